@@ -1,0 +1,131 @@
+"""Text ↔ token ids of one model."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from ferrite.tokenizer.detokenizer import Detokenizer
+from ferrite.tokenizer.errors import TokenizerError
+from ferrite.tokenizer.markers import MarkerSplitter
+from ferrite.tokenizer.vocabulary import BYTE_TOKEN, CONTROL_KINDS, TokenKind, Vocabulary
+
+
+class TextEncoder(Protocol):
+    """One algorithm: text without markers → ids, and a normal token's text → bytes."""
+
+    def encode(self, text: str, /) -> list[int]:
+        """Return the ids of ``text``, none of them a control token."""
+
+    def token_bytes(self, text: str, /) -> bytes:
+        """Return the bytes a normal token's text stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """The tokenizer of a model file, made by ``load_tokenizer``. Safe to share between threads."""
+
+    vocabulary: Vocabulary
+    encoder: TextEncoder
+    rule: str
+    """the pre-tokenizer rule in use, or ``sentencepiece``"""
+    bos_id: int | None
+    add_bos: bool
+    """the model wants BOS before every text"""
+    add_eos: bool
+    """the file asks for EOS after every text; a prompt to be continued never gets it"""
+    end_ids: frozenset[int]
+    """tokens that end a generation: EOS, EOT and EOM of the file, and turn terminators by their text"""
+    all_markers: MarkerSplitter
+    literal_markers: MarkerSplitter
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens; ids are 0 to this less one."""
+        return len(self.vocabulary.texts)
+
+    def is_control(self, token: int) -> bool:
+        """Whether the token is a control or unknown token, which is never text."""
+        return self.vocabulary.kinds[self._checked(token)] in CONTROL_KINDS
+
+    def token_text(self, token: int) -> str:
+        """Return the token as the model file spells it."""
+        return self.vocabulary.texts[self._checked(token)]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the token's bytes: decoded for normal and byte tokens, the text itself for markers.
+
+        Unused tokens have none. A token may hold a part of a character.
+        """
+        text = self.token_text(token)
+        match TokenKind(self.vocabulary.kinds[token]):
+            case TokenKind.NORMAL:
+                return self.encoder.token_bytes(text)
+            case TokenKind.BYTE:
+                return bytes.fromhex(BYTE_TOKEN.sub(r"\1", text))
+            case TokenKind.UNUSED | TokenKind.UNDEFINED:
+                return b""
+            case _:
+                return text.encode()
+
+    def encode(self, text: str, *, parse_special: bool, add_bos: bool) -> list[int]:
+        """Return the ids of ``text``.
+
+        With ``parse_special`` the text of control tokens becomes those tokens; without it, only
+        user-defined tokens are recognised. With ``add_bos`` the ids begin with one BOS if the model
+        wants it, also when the text already began with it. Raises ``TokenizerError`` for lone surrogates.
+        """
+        markers = self.all_markers if parse_special else self.literal_markers
+        return self._encode_pieces(markers.split(_checked_text(text)), add_bos=add_bos)
+
+    def split_special(self, text: str) -> list[str | int]:
+        """Replace the text of control and user-defined tokens by their ids, the longest at each place."""
+        return self.all_markers.split(text)
+
+    def encode_segments(self, segments: Sequence[str | int], *, add_bos: bool) -> list[int]:
+        """Return the ids of a prompt made of ready ids and literal text.
+
+        Strings never give a control token, whatever they spell; neighbouring strings are one text. BOS is
+        added as in ``encode``.
+        """
+        pieces: list[str | int] = []
+        for is_text, group in groupby(segments, key=lambda segment: isinstance(segment, str)):
+            if is_text:
+                text = "".join(segment for segment in group if isinstance(segment, str))
+                pieces += self.literal_markers.split(_checked_text(text))
+            else:
+                pieces += (self._checked(segment) for segment in group if isinstance(segment, int))
+        return self._encode_pieces(pieces, add_bos=add_bos)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of ``tokens``, as a ``Detokenizer`` gives it."""
+        detokenizer = self.detokenizer()
+        return "".join([*map(detokenizer.push, tokens), detokenizer.finish()])
+
+    def detokenizer(self) -> Detokenizer:
+        """Start the text of a new sequence."""
+        return Detokenizer(self)
+
+    def _encode_pieces(self, pieces: Iterable[str | int], *, add_bos: bool) -> list[int]:
+        ids: list[int] = []
+        for piece in pieces:
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids += self.encoder.encode(piece)
+        if add_bos and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def _checked(self, token: int) -> int:
+        if not 0 <= token < len(self.vocabulary.texts):
+            raise TokenizerError(f"token id {token} is not in 0 to {self.vocab_size - 1}")
+        return token
+
+
+def _checked_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"the text has a lone surrogate at character {error.start}") from error
+    return text

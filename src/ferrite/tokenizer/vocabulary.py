@@ -1,0 +1,146 @@
+"""Tokens and their kinds, read from a model file's metadata and checked against each other."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import compress
+from typing import Protocol
+
+from ferrite.gguf.errors import quoted
+from ferrite.tokenizer.errors import TokenizerError
+
+TOKENS = "tokenizer.ggml.tokens"
+KINDS = "tokenizer.ggml.token_type"
+
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+TURN_TERMINATORS = frozenset(
+    {
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|eot|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|END_OF_TURN_TOKEN|>",
+        "<｜end▁of▁sentence｜>",
+    }
+)
+"""Texts by which template families end a turn. ``</s>`` is missing on purpose: where it ends a turn the file
+names it as its EOS id, and elsewhere (Gemma) it is the HTML tag."""
+
+
+class TokenKind(IntEnum):
+    """The values of ``tokenizer.ggml.token_type``."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+CONTROL_KINDS = frozenset({TokenKind.CONTROL, TokenKind.UNKNOWN})
+MARKER_KINDS = frozenset({TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED})
+"""Kinds whose text is cut out whole, before any merging, where it is looked for"""
+
+
+class TokenizerMetadata(Protocol):
+    """What is read of a GGUF file's metadata: ``ferrite.gguf.Metadata`` and anything like it.
+
+    A missing key and a value of another type raise an error that names the key.
+    """
+
+    def __contains__(self, key: str, /) -> bool:
+        """Whether the file has the key."""
+
+    def string(self, key: str, /) -> str:
+        """Return a text value."""
+
+    def integer(self, key: str, /) -> int:
+        """Return an integer value."""
+
+    def boolean(self, key: str, /) -> bool:
+        """Return a truth value."""
+
+    def strings(self, key: str, /) -> list[str]:
+        """Return an array of texts."""
+
+    def byte_strings(self, key: str, /) -> list[bytes]:
+        """Return an array of texts without decoding them."""
+
+    def integers(self, key: str, /) -> list[int]:
+        """Return an array of integers."""
+
+    def numbers(self, key: str, /) -> list[float]:
+        """Return an array of floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Every token of a model. Token ``i`` has ``texts[i]`` and ``kinds[i]``."""
+
+    texts: Sequence[str]
+    """distinct, not empty, spelt as in the file: byte-level characters, U+2581 for a space, ``<0x0A>``"""
+    kinds: bytes
+    """one byte each, values of ``TokenKind``"""
+    ids: dict[str, int]
+    """text → id"""
+
+    def of_kind(self, kinds: frozenset[TokenKind]) -> dict[str, int]:
+        """Return text → id of the tokens of these kinds, in id order."""
+        wanted = self.kinds.translate(bytes(kind in kinds for kind in range(256)))
+        return {self.texts[token]: token for token in compress(range(len(wanted)), wanted)}
+
+
+def load_vocabulary(metadata: TokenizerMetadata) -> Vocabulary:
+    """Read tokens and kinds; raise ``TokenizerError`` naming the key when they do not fit each other.
+
+    A turn terminator marked as user-defined becomes a control token (llama.cpp does the same): otherwise a
+    message could end its own turn.
+    """
+    texts = metadata.strings(TOKENS)
+    if not texts:
+        raise TokenizerError(f"{TOKENS} is empty")
+    if "" in texts:
+        texts = [text or f"[EMPTY_{token}]" for token, text in enumerate(texts)]
+    ids = dict(zip(texts, range(len(texts)), strict=True))
+    if len(ids) != len(texts):
+        token = next(token for token, text in enumerate(texts) if ids[text] != token)
+        raise TokenizerError(f"{TOKENS}[{token}] and [{ids[texts[token]]}] are both {quoted(texts[token])}")
+    return Vocabulary(texts, _load_kinds(metadata, texts, ids), ids)
+
+
+def _load_kinds(metadata: TokenizerMetadata, texts: Sequence[str], ids: dict[str, int]) -> bytes:
+    if KINDS not in metadata:
+        return bytes([TokenKind.NORMAL]) * len(texts)
+    kinds = metadata.integers(KINDS)
+    check_length(KINDS, len(kinds), len(texts))
+    unknown = set(kinds).difference(TokenKind)
+    if unknown:
+        token = next(token for token, kind in enumerate(kinds) if kind in unknown)
+        raise TokenizerError(f"{KINDS}[{token}] is {kinds[token]}, expected 0 to {max(TokenKind)}")
+    for token in compress(range(len(kinds)), map(TokenKind.BYTE.__eq__, kinds)):
+        if not BYTE_TOKEN.fullmatch(texts[token]):
+            raise TokenizerError(f"{TOKENS}[{token}] is a byte token but reads {quoted(texts[token])}")
+    for text in TURN_TERMINATORS.intersection(ids):
+        if kinds[ids[text]] == TokenKind.USER_DEFINED:
+            kinds[ids[text]] = TokenKind.CONTROL
+    return bytes(kinds)
+
+
+def check_length(key: str, length: int, n_tokens: int) -> None:
+    """Raise ``TokenizerError`` unless the array under ``key`` has one element per token."""
+    if length != n_tokens:
+        raise TokenizerError(f"{key} has {length} elements for {n_tokens} tokens")
