@@ -1,0 +1,23 @@
+"""Messages → prompt pieces, by the model file's own chat template."""
+
+from ferrite.chat.messages import (
+    ChatTemplateError,
+    Message,
+    Role,
+    Segments,
+    TemplateRefusedError,
+    ToolCall,
+)
+from ferrite.chat.template import FALLBACK, ChatTemplate, PromptTokenizer
+
+__all__ = [
+    "FALLBACK",
+    "ChatTemplate",
+    "ChatTemplateError",
+    "Message",
+    "PromptTokenizer",
+    "Role",
+    "Segments",
+    "TemplateRefusedError",
+    "ToolCall",
+]
