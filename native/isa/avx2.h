@@ -1,0 +1,120 @@
+// AVX2 with FMA and F16C: eight lanes, two registers for the sixteen rows of a tile.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace ferrite::isa {
+
+struct Avx2 {
+  static constexpr int kLanes = 8;
+  static constexpr int kTokens = 4;      // 4 float + 4 int accumulators + weights and masks fit 16 registers
+  static constexpr int kWideTokens = 2;  // 2 tokens x 2 registers of rows use the same number
+  using F = __m256;
+  using I = __m256i;
+  using B = __m256i;
+
+  static F zero() { return _mm256_setzero_ps(); }
+  static F set1(float x) { return _mm256_set1_ps(x); }
+  static F load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(float* p, F a) { _mm256_storeu_ps(p, a); }
+  static F add(F a, F b) { return _mm256_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm256_div_ps(a, b); }
+  static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  static F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), a); }
+  static F select_less(F a, F b, F x, F y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+  static F exp2_of_shifted(F t) {
+    const I bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3F800000)));
+  }
+
+  static F load_f16(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static void store_f16(uint16_t* p, F a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static F load_bf16(const uint16_t* p) {
+    const I wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+  static F load_u8(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static F load_i8(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+
+  static I set1i(int32_t x) { return _mm256_set1_epi32(x); }
+  template <int Shift>
+  static I shift_left(I a) {
+    return _mm256_slli_epi32(a, Shift);
+  }
+  static I subi(I a, I b) { return _mm256_sub_epi32(a, b); }
+  static F to_float(I a) { return _mm256_cvtepi32_ps(a); }
+  static I round(F a) { return _mm256_cvtps_epi32(a); }
+  static void store_i8(int8_t* p, I a) {
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+  }
+
+  // Keeps the compiler from knowing what a register holds, for measuring.
+  static void opaque(B& a) { asm volatile("" : "+x"(a)); }
+  static B load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static B broadcast4(const int8_t* p) {
+    int32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return _mm256_set1_epi32(word);
+  }
+  static B low_nibbles(B a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
+  static B high_nibbles(B a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
+  template <int From, int Count>
+  static B bits_to_4(B a) {
+    const B mask = _mm256_set1_epi8(static_cast<char>(((1 << Count) - 1) << 4));
+    if constexpr (From < 4) {
+      return _mm256_and_si256(_mm256_slli_epi16(a, 4 - From), mask);
+    } else {
+      return _mm256_and_si256(_mm256_srli_epi16(a, From - 4), mask);
+    }
+  }
+  static B or_bytes(B a, B b) { return _mm256_or_si256(a, b); }
+
+  // vpmaddubsw adds two products into 16 bits. Products of weights below 2^Bits and activations up to 127
+  // leave room for kPairs such pairs before the sum could pass 32,767; then vpmaddwd widens it.
+  template <int Bits>
+  struct Dot {
+    static constexpr int kPairs = 32767 / (2 * 127 * ((1 << Bits) - 1));
+    static constexpr int kRun = kPairs >= 8 ? 8 : kPairs >= 4 ? 4 : 2;
+    __m256i narrow = _mm256_setzero_si256();
+    __m256i wide = _mm256_setzero_si256();
+    template <int Group>
+    void add(B w, B x) {
+      const __m256i pairs = _mm256_maddubs_epi16(w, x);
+      narrow = Group % kRun == 0 ? pairs : _mm256_add_epi16(narrow, pairs);
+      if constexpr (Group % kRun == kRun - 1) {
+        const __m256i sum = _mm256_madd_epi16(narrow, _mm256_set1_epi16(1));
+        wide = Group < kRun ? sum : _mm256_add_epi32(wide, sum);
+      }
+    }
+    I total() const { return wide; }
+  };
+};
+
+// Signed weights: |w| times x with w's sign; 128 * 127 * 2 still fits 16 bits.
+template <>
+struct Avx2::Dot<8> {
+  __m256i wide = _mm256_setzero_si256();
+  template <int Group>
+  void add(B w, B x) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    wide = _mm256_add_epi32(wide, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  I total() const { return wide; }
+};
+
+}  // namespace ferrite::isa

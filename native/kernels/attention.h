@@ -1,0 +1,157 @@
+// Attention of the query heads that share one kv head, over one partition of positions.
+//
+// The KV cache keeps cells of 16 positions: K transposed as [head_dim][16], so a score is one chain over
+// head_dim with positions in the lanes; V as [16][head_dim], so an output is one chain over positions with
+// head_dim in the lanes. Partitions are joined in order (online softmax, Milakov and Gimelshein 2018).
+#pragma once
+
+#include "kernels/exp.h"
+#include "kernels/kernels.h"
+#include "kernels/rows.h"
+
+namespace ferrite {
+
+inline constexpr int64_t kPartitionCells = kPartition / kCellPositions;
+
+struct HalfCell {
+  using Element = uint16_t;
+  template <class S>
+  static typename S::F load(const uint16_t* p) {
+    return S::load_f16(p);
+  }
+};
+struct FloatCell {
+  using Element = float;
+  template <class S>
+  static typename S::F load(const float* p) {
+    return S::load(p);
+  }
+};
+
+// Scores of H query heads against one cell.
+template <class S, class Cell, int H>
+[[gnu::always_inline]] inline void score_cell(const AttentionArgs& a, int64_t head, int64_t cell, float* scores) {
+  using F = typename S::F;
+  constexpr int kParts = Wide<S>::kParts;
+  const auto* k = reinterpret_cast<const typename Cell::Element*>(a.k_cells[cell % kPartitionCells]);
+  F sum[H][kParts];
+  for (auto& row : sum)
+    for (F& part : row) part = S::zero();
+  for (int64_t d = 0; d < a.head_dim; ++d) {
+    F key[kParts];
+    for (int p = 0; p < kParts; ++p) key[p] = Cell::template load<S>(k + d * 16 + p * S::kLanes);
+    for (int h = 0; h < H; ++h) {
+      const F q = S::set1(a.q[(head + h) * a.head_dim + d]);
+      for (int p = 0; p < kParts; ++p) sum[h][p] = S::fma(q, key[p], sum[h][p]);
+    }
+  }
+  for (int h = 0; h < H; ++h)
+    for (int p = 0; p < kParts; ++p) S::store(scores + h * kPartition + p * S::kLanes, sum[h][p]);
+}
+
+// out[h][d .. d + 16) = sum over positions of weight[h] * v, H heads at once.
+template <class S, class Cell, int H>
+[[gnu::always_inline]] inline void mix_columns(const AttentionArgs& a, int64_t head, int64_t d) {
+  using F = typename S::F;
+  constexpr int kParts = Wide<S>::kParts;
+  F sum[H][kParts];
+  for (auto& row : sum)
+    for (F& part : row) part = S::zero();
+  const int64_t base = a.begin / kPartition * kPartition;
+  for (int64_t position = a.begin; position < a.end; ++position) {
+    const auto* cell = reinterpret_cast<const typename Cell::Element*>(a.v_cells[position / 16 % kPartitionCells]);
+    const auto* v = cell + (position % 16) * a.head_dim + d;
+    F value[kParts];
+    for (int p = 0; p < kParts; ++p) value[p] = Cell::template load<S>(v + p * S::kLanes);
+    for (int h = 0; h < H; ++h) {
+      const F weight = S::set1(a.scores[(head + h) * kPartition + position - base]);
+      for (int p = 0; p < kParts; ++p) sum[h][p] = S::fma(weight, value[p], sum[h][p]);
+    }
+  }
+  for (int h = 0; h < H; ++h)
+    for (int p = 0; p < kParts; ++p) S::store(a.out + (head + h) * a.head_dim + d + p * S::kLanes, sum[h][p]);
+}
+
+template <class S, class Cell, int H>
+[[gnu::noinline]] void score_heads(const AttentionArgs& a, int64_t head) {
+  const int64_t base = a.begin / kPartition * kPartition;
+  for (int64_t cell = a.begin / 16; cell * 16 < a.end; ++cell)
+    score_cell<S, Cell, H>(a, head, cell, a.scores + head * kPartition + cell * 16 - base);
+}
+
+template <class S, class Cell, int H>
+[[gnu::noinline]] void mix_heads(const AttentionArgs& a, int64_t head) {
+  for (int64_t d = 0; d < a.head_dim; d += 16) mix_columns<S, Cell, H>(a, head, d);
+}
+
+// Softmax weights in place: positions outside [begin, end) weigh nothing.
+template <class S>
+void softmax_partition(const AttentionArgs& a, int64_t head) {
+  using F = typename S::F;
+  const int64_t base = a.begin / kPartition * kPartition;
+  const int64_t first = a.begin / 16 * 16 - base;
+  const int64_t last = (a.end + 15) / 16 * 16 - base;
+  float* scores = a.scores + head * kPartition;
+  for (int64_t i = first; i < a.begin - base; ++i) scores[i] = -__builtin_inff();
+  for (int64_t i = a.end - base; i < last; ++i) scores[i] = -__builtin_inff();
+  Wide<S> largest = Wide<S>::set1(-__builtin_inff());
+  for (int64_t i = first; i < last; i += 16)
+    for (int p = 0; p < Wide<S>::kParts; ++p)
+      largest.v[p] = S::max(largest.v[p], S::load(scores + i + p * S::kLanes));
+  const float max = max_lanes(largest);
+  Wide<S> total = Wide<S>::set1(0.0F);
+  for (int64_t i = first; i < last; i += 16)
+    for (int p = 0; p < Wide<S>::kParts; ++p) {
+      float* at = scores + i + p * S::kLanes;
+      const F weight = exp<S>(S::sub(S::load(at), S::set1(max)));
+      S::store(at, weight);
+      total.v[p] = S::add(total.v[p], weight);
+    }
+  a.max[head] = max;
+  a.total[head] = sum_lanes(total);
+}
+
+template <class S, class Cell>
+void attend(const AttentionArgs& a) {
+  constexpr int kHeads = 3;  // 3 heads x 2 registers of positions, keys and queries fit 16 registers
+  for (int64_t head = 0; head < a.heads;) {
+    const int64_t left = a.heads - head;
+    if (left >= kHeads) {
+      score_heads<S, Cell, kHeads>(a, head);
+    } else if (left == 2) {
+      score_heads<S, Cell, 2>(a, head);
+    } else {
+      score_heads<S, Cell, 1>(a, head);
+    }
+    head += left >= kHeads ? kHeads : left;
+  }
+  for (int64_t head = 0; head < a.heads; ++head) softmax_partition<S>(a, head);
+  for (int64_t head = 0; head < a.heads;) {
+    const int64_t left = a.heads - head;
+    if (left >= kHeads) {
+      mix_heads<S, Cell, kHeads>(a, head);
+    } else if (left == 2) {
+      mix_heads<S, Cell, 2>(a, head);
+    } else {
+      mix_heads<S, Cell, 1>(a, head);
+    }
+    head += left >= kHeads ? kHeads : left;
+  }
+}
+
+// joined = joined * e^(old max - new max) + next * e^(next max - new max).
+template <class S>
+void join(float* joined_max, float* joined_total, float* joined, float max, float total, const float* out,
+          int64_t head_dim) {
+  const float largest = *joined_max > max ? *joined_max : max;
+  const float keep = exp_f32(*joined_max - largest);
+  const float take = exp_f32(max - largest);
+  *joined_total = *joined_total * keep + total * take;
+  *joined_max = largest;
+  for (int64_t d = 0; d < head_dim; d += S::kLanes) {
+    const typename S::F scaled = S::mul(S::load(out + d), S::set1(take));
+    S::store(joined + d, S::fma(S::load(joined + d), S::set1(keep), scaled));
+  }
+}
+
+}  // namespace ferrite

@@ -1,0 +1,52 @@
+// exp(x) with add and mul only, so every instruction set and every compiler gives the same bits.
+//
+// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor polynomial to r^7 (the next term is below 6e-9);
+// 2^n by writing the exponent. Below -87.3 the result is 0, above 88.7 it is e^88.7; NaN stays NaN.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace ferrite {
+
+namespace exp_constants {
+inline constexpr float kLowest = -87.3F;
+inline constexpr float kHighest = 88.7F;
+inline constexpr float kLog2E = 1.44269504F;
+inline constexpr float kShift = 12582912.0F;       // 1.5 * 2^23: adding it rounds to an integer, ties to even
+inline constexpr float kLn2High = 0.693359375F;    // 355 / 512: n times it is exact for |n| < 2^15
+inline constexpr float kLn2Low = -2.12194440e-4F;  // ln 2 less kLn2High
+inline constexpr float kTerm[8] = {1.0F, 1.0F, 1.0F / 2, 1.0F / 6, 1.0F / 24, 1.0F / 120, 1.0F / 720, 1.0F / 5040};
+}  // namespace exp_constants
+
+template <class S>
+inline typename S::F exp(typename S::F x) {
+  using namespace exp_constants;
+  using F = typename S::F;
+  // max(a, b) gives b when either is NaN, so the second operand is x; min(x, high) the same way round.
+  const F above = S::max(S::set1(kLowest), x);
+  const F clamped = S::select_less(S::set1(kHighest), above, S::set1(kHighest), above);
+  const F shifted = S::add(S::mul(clamped, S::set1(kLog2E)), S::set1(kShift));
+  const F n = S::sub(shifted, S::set1(kShift));
+  const F r = S::sub(S::sub(clamped, S::mul(n, S::set1(kLn2High))), S::mul(n, S::set1(kLn2Low)));
+  F sum = S::set1(kTerm[7]);
+  for (int i = 6; i >= 0; --i) sum = S::add(S::mul(sum, r), S::set1(kTerm[i]));
+  const F result = S::mul(sum, S::exp2_of_shifted(shifted));
+  return S::select_less(x, S::set1(kLowest), S::zero(), result);
+}
+
+// The same function for one float; internal linkage, since each instruction set compiles its own.
+static inline float exp_f32(float x) {
+  using namespace exp_constants;
+  if (x < kLowest) return 0.0F;
+  const float clamped = kHighest < x ? kHighest : x;
+  const float shifted = clamped * kLog2E + kShift;
+  const float n = shifted - kShift;
+  const float r = clamped - n * kLn2High - n * kLn2Low;
+  float sum = kTerm[7];
+  for (int i = 6; i >= 0; --i) sum = sum * r + kTerm[i];
+  const uint32_t power = (std::bit_cast<uint32_t>(shifted) << 23) + 0x3F800000U;
+  return sum * std::bit_cast<float>(power);
+}
+
+}  // namespace ferrite

@@ -1,0 +1,92 @@
+// The kernels of one instruction set, as plain function pointers: what runtime/ calls and isa/ fills in.
+#pragma once
+
+#include <cstdint>
+
+#include "quant/types.h"
+
+namespace ferrite {
+
+// Rows of int8 activations with one float32 scale per 32 columns.
+struct QuantRows {
+  int8_t* q;       // [rows][cols]
+  float* scale;    // [rows][cols / 32]
+  float* sum;      // [rows][cols / 32] scale times the sum of the 32 quants
+  int32_t* sum16;  // [rows][cols / 16] sums of 16 quants
+};
+
+// Rows of activations: float32 always, int8 where an op asked for it.
+struct Rows {
+  float* x;        // [rows][stride], columns padded with zeros to a multiple of 16
+  int64_t stride;
+  int64_t cols;
+  QuantRows quant;
+};
+
+// out[t][r] (+)= bias[r] + sum over columns of weight[r][c] * in[t][c], for rows of tiles [tile_begin, tile_end).
+struct MatmulArgs {
+  const uint8_t* tiles;
+  int64_t tile_bytes;
+  int64_t tile_begin, tile_end;
+  int64_t cols;
+  Rows in;
+  int64_t tokens;
+  float* out;  // [tokens][out_stride]
+  int64_t out_stride;
+  const float* bias;  // [rows padded to 16] or null
+  bool accumulate;    // add to what `out` holds
+};
+
+// y = x / sqrt(mean(x^2) + eps) * weight over `cols`; y may be x. The quantised form of y is filled in by
+// quantize_row.
+struct NormArgs {
+  const float* x;
+  const float* weight;
+  float* y;
+  int64_t cols;
+  float eps;
+};
+
+enum class GateKind : int32_t { Silu, GeluTanh };
+
+// Positions attended together; partitions start at its multiples and are joined in order. Part of the
+// definition of the result: another size would round differently.
+inline constexpr int64_t kPartition = 256;
+inline constexpr int64_t kCellPositions = 16;
+
+// One kv head's part of attention for the query heads that share it.
+struct AttentionArgs {
+  const float* q;          // [heads][head_dim], already scaled
+  int64_t heads;           // query heads in the group
+  int64_t head_dim;        // multiple of 16
+  const uint8_t* k_cells[kPartition / kCellPositions];  // the partition's cells of K, [head_dim][16] each
+  const uint8_t* v_cells[kPartition / kCellPositions];  // and of V, [16][head_dim]
+  int64_t begin, end;      // attended positions, inside one partition
+  float* scores;           // [heads][kPartition] scratch
+  float* max;              // [heads] largest score
+  float* total;            // [heads] sum of exp(score - max)
+  float* out;              // [heads][head_dim] sum of exp(score - max) * v
+};
+
+struct KernelTable {
+  const char* name;
+  void (*matmul[quant::kTypeCount])(const MatmulArgs&);
+  void (*quantize_row)(const float* x, int64_t cols, const QuantRows& out);
+  void (*rms_norm)(const NormArgs&);
+  // gate[i] = activation(gate[i]) * up[i]
+  void (*gate)(GateKind kind, float* gate, const float* up, int64_t cols);
+  // y[i] += x[i]
+  void (*add)(float* y, const float* x, int64_t cols);
+  void (*attend_f16)(const AttentionArgs&);
+  void (*attend_f32)(const AttentionArgs&);
+  void (*store_f16)(uint16_t* out, const float* x, int64_t count);  // count is a multiple of 16
+  // `rounds` rounds of dot products on registers alone; returns the multiply-adds done.
+  int64_t (*dot_products)(int64_t rounds);
+  // Join the next partition (max, total, out) into (joined_max, joined_total, joined).
+  void (*join)(float* joined_max, float* joined_total, float* joined, float max, float total, const float* out,
+               int64_t head_dim);
+};
+
+const KernelTable& portable_kernels();
+
+}  // namespace ferrite

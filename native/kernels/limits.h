@@ -1,0 +1,35 @@
+// What the machine can do at most: int8 dot products from registers, with nothing to load.
+#pragma once
+
+#include <utility>
+
+#include "kernels/kernels.h"
+
+namespace ferrite {
+
+template <class S>
+int64_t dot_products(int64_t rounds) {
+  constexpr int kChains = 6;  // enough to cover the latency of an add, few enough for sixteen registers
+  typename S::template Dot<4> dots[kChains];
+  typename S::B w = S::broadcast4(reinterpret_cast<const int8_t*>("\1\2\3\4"));
+  typename S::B x = S::broadcast4(reinterpret_cast<const int8_t*>("\5\6\7\10"));
+  for (int64_t round = 0; round < rounds; ++round) {
+    [&]<int... G>(std::integer_sequence<int, G...>) {
+      (
+          [&] {
+            S::opaque(w);
+            S::opaque(x);
+            for (auto& dot : dots) dot.template add<G>(w, x);
+          }(),
+          ...);
+    }(std::make_integer_sequence<int, 8>());
+  }
+  for (auto& dot : dots) {
+    float lanes[S::kLanes];
+    S::store(lanes, S::to_float(dot.total()));
+    asm volatile("" : : "m"(lanes));
+  }
+  return rounds * 8 * kChains * S::kLanes * 4;
+}
+
+}  // namespace ferrite

@@ -1,0 +1,199 @@
+// Weights times activations: one tile of 16 rows by T tokens in registers, from one token to thousands.
+//
+// Each output is one chain in column order: for each run of columns under one scale, the exact int32 dot
+// product, then acc = fma(dot, weight scale * activation scale, acc), then for formats with a minimum
+// acc = fma(minimum, activation sum, acc) once per 32 columns. Lanes are rows, so no order of summation
+// depends on the instruction set, the number of tokens or the threads.
+#pragma once
+
+#include <utility>
+
+#include "kernels/kernels.h"
+#include "quant/format.h"
+
+namespace ferrite {
+
+// Parts x kLanes rows, T tokens; `part` is the first register of rows.
+template <class S, class Q, int Parts, int T>
+struct QuantTile {
+  using F = typename S::F;
+  using I = typename S::I;
+  using B = typename S::B;
+  using Scales = typename Q::Scales;
+  using Dot = typename S::template Dot<Q::kBits>;
+  static constexpr int kGroups = Scales::kScaleCols / 4;  // groups of four columns under one scale
+
+  F acc[Parts][T];
+
+  template <int First, int... G>
+  [[gnu::always_inline]] static void dots(std::integer_sequence<int, G...>, const uint8_t* sub, int part,
+                                          const int8_t* const (&q)[T], int64_t col, Dot (&dot)[Parts][T]) {
+    (
+        [&] {
+          B weights[Parts];
+          for (int p = 0; p < Parts; ++p) weights[p] = quant::group<S, Q::kBits, First + G>(sub, part + p);
+          for (int t = 0; t < T; ++t) {
+            const B x = S::broadcast4(q[t] + col + 4 * (First + G));
+            for (int p = 0; p < Parts; ++p) dot[p][t].template add<G>(weights[p], x);
+          }
+        }(),
+        ...);
+  }
+
+  template <int Half>
+  [[gnu::always_inline]] void scaled_run(const uint8_t* unit, const uint8_t* sub, int part,
+                                         const int8_t* const (&q)[T], const float* const (&scale)[T],
+                                         const int32_t* const (&sum16)[T], int64_t block) {
+    Dot dot[Parts][T];
+    dots<Half * kGroups>(std::make_integer_sequence<int, kGroups>(), sub, part, q, block * 32, dot);
+    F d[Parts];
+    for (int p = 0; p < Parts; ++p) d[p] = Scales::template scale<S>(unit, sub + Q::kQuantBytes, Half, part + p);
+    for (int t = 0; t < T; ++t) {
+      const F dx = S::set1(scale[t][block]);
+      for (int p = 0; p < Parts; ++p) {
+        I total = dot[p][t].total();
+        if constexpr (Q::kOffset != 0) {
+          const int32_t* s = sum16[t] + 2 * block;
+          const int32_t sum = Scales::kScaleCols == 32 ? s[0] + s[1] : s[Half];
+          total = S::subi(total, S::set1i(sum * Q::kOffset));
+        }
+        acc[p][t] = S::fma(S::to_float(total), S::mul(d[p], dx), acc[p][t]);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in, int64_t token) {
+    const int8_t* q[T];
+    const float* scale[T];
+    const float* sum[T];
+    const int32_t* sum16[T];
+    for (int t = 0; t < T; ++t) {
+      q[t] = in.quant.q + (token + t) * in.cols;
+      scale[t] = in.quant.scale + (token + t) * (in.cols / 32);
+      sum[t] = in.quant.sum + (token + t) * (in.cols / 32);
+      sum16[t] = in.quant.sum16 + (token + t) * (in.cols / 16);
+    }
+    for (int p = 0; p < Parts; ++p)
+      for (int t = 0; t < T; ++t) acc[p][t] = S::zero();
+    for (int64_t u = 0; u < units; ++u) {
+      const uint8_t* unit = tile + u * Q::kUnitBytes;
+      for (int s = 0; s < Q::kSubs; ++s) {
+        const uint8_t* sub = unit + Scales::kHeadBytes + s * Q::kSubBytes;
+        const int64_t block = u * Q::kSubs + s;
+        scaled_run<0>(unit, sub, part, q, scale, sum16, block);
+        if constexpr (Scales::kScaleCols == 16) scaled_run<1>(unit, sub, part, q, scale, sum16, block);
+        if constexpr (Scales::kHasMin) {
+          for (int p = 0; p < Parts; ++p) {
+            const F m = Scales::template min<S>(unit, sub + Q::kQuantBytes, part + p);
+            for (int t = 0; t < T; ++t) acc[p][t] = S::fma(m, S::set1(sum[t][block]), acc[p][t]);
+          }
+        }
+      }
+    }
+  }
+};
+
+struct F32Element {
+  static constexpr int64_t kBytes = 4;
+  template <class S>
+  static typename S::F load(const uint8_t* p) {
+    return S::load(reinterpret_cast<const float*>(p));
+  }
+};
+struct F16Element {
+  static constexpr int64_t kBytes = 2;
+  template <class S>
+  static typename S::F load(const uint8_t* p) {
+    return S::load_f16(reinterpret_cast<const uint16_t*>(p));
+  }
+};
+struct BF16Element {
+  static constexpr int64_t kBytes = 2;
+  template <class S>
+  static typename S::F load(const uint8_t* p) {
+    return S::load_bf16(reinterpret_cast<const uint16_t*>(p));
+  }
+};
+
+// Unquantised weights: float32 activations, one fma a column.
+template <class S, class Element, int Parts, int T>
+struct FloatTile {
+  using F = typename S::F;
+  F acc[Parts][T];
+
+  [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in, int64_t token) {
+    for (int p = 0; p < Parts; ++p)
+      for (int t = 0; t < T; ++t) acc[p][t] = S::zero();
+    for (int64_t c = 0; c < units; ++c) {
+      const uint8_t* column = tile + (c * quant::kTileRows + part * S::kLanes) * Element::kBytes;
+      for (int p = 0; p < Parts; ++p) {
+        const F w = Element::template load<S>(column + p * S::kLanes * Element::kBytes);
+        for (int t = 0; t < T; ++t) acc[p][t] = S::fma(w, S::set1(in.x[(token + t) * in.stride + c]), acc[p][t]);
+      }
+    }
+  }
+};
+
+// Formats as the loop below sees them.
+template <class Q>
+struct Quantised {
+  static constexpr int64_t kUnitCols = Q::kUnitCols;
+  template <class S, int Parts, int T>
+  using Tile = QuantTile<S, Q, Parts, T>;
+};
+template <class Element>
+struct Unquantised {
+  static constexpr int64_t kUnitCols = 1;
+  template <class S, int Parts, int T>
+  using Tile = FloatTile<S, Element, Parts, T>;
+};
+
+template <class S, class Format, int Parts, int T>
+[[gnu::always_inline]] inline void matmul_tile(const MatmulArgs& a, int64_t tile, int64_t token) {
+  constexpr int kParts = quant::kTileRows / S::kLanes;
+  for (int part = 0; part < kParts; part += Parts) {
+    typename Format::template Tile<S, Parts, T> registers;
+    registers.run(a.tiles + tile * a.tile_bytes, part, a.cols / Format::kUnitCols, a.in, token);
+    for (int p = 0; p < Parts; ++p) {
+      const int64_t row = tile * quant::kTileRows + (part + p) * S::kLanes;
+      for (int t = 0; t < T; ++t) {
+        float* out = a.out + (token + t) * a.out_stride + row;
+        typename S::F y = registers.acc[p][t];
+        if (a.bias != nullptr) y = S::add(y, S::load(a.bias + row));
+        if (a.accumulate) y = S::add(S::load(out), y);
+        S::store(out, y);
+      }
+    }
+  }
+}
+
+template <class S, class Format, int T>
+[[gnu::noinline]] void matmul_tokens(const MatmulArgs& a, int64_t tile, int64_t token) {
+  constexpr int kParts = quant::kTileRows / S::kLanes;
+  matmul_tile<S, Format, (T <= S::kWideTokens ? kParts : 1), T>(a, tile, token);
+}
+
+template <class S, class Format, int T>
+inline void matmul_rest(const MatmulArgs& a, int64_t tile, int64_t token, int64_t rest) {
+  if constexpr (T > 0) {
+    if (rest == T) return matmul_tokens<S, Format, T>(a, tile, token);
+    matmul_rest<S, Format, T - 1>(a, tile, token, rest);
+  }
+}
+
+// Tokens are taken in blocks whose int8 rows stay in the second-level cache while the tiles pass over them.
+inline constexpr int64_t kTokenBlock = 64;
+
+template <class S, class Format>
+void matmul(const MatmulArgs& a) {
+  for (int64_t block = 0; block < a.tokens; block += kTokenBlock) {
+    const int64_t end = block + kTokenBlock < a.tokens ? block + kTokenBlock : a.tokens;
+    for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
+      int64_t token = block;
+      for (; token + S::kTokens <= end; token += S::kTokens) matmul_tokens<S, Format, S::kTokens>(a, tile, token);
+      matmul_rest<S, Format, S::kTokens - 1>(a, tile, token, end - token);
+    }
+  }
+}
+
+}  // namespace ferrite

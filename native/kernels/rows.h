@@ -1,0 +1,129 @@
+// Row-wise kernels: quantisation of activations, RMS norm, gated activation, addition, float16 stores.
+//
+// Sums over a row are sixteen chains (lane l takes columns l, l + 16, ...) joined by one fixed tree.
+#pragma once
+
+#include "kernels/exp.h"
+#include "kernels/kernels.h"
+
+namespace ferrite {
+
+// Sixteen lanes as kParts registers.
+template <class S>
+struct Wide {
+  static constexpr int kParts = 16 / S::kLanes;
+  typename S::F v[kParts];
+
+  static Wide set1(float x) {
+    Wide r;
+    for (auto& part : r.v) part = S::set1(x);
+    return r;
+  }
+  static Wide load(const float* p) {
+    Wide r;
+    for (int i = 0; i < kParts; ++i) r.v[i] = S::load(p + i * S::kLanes);
+    return r;
+  }
+  void store(float* p) const {
+    for (int i = 0; i < kParts; ++i) S::store(p + i * S::kLanes, v[i]);
+  }
+};
+
+// ((l0 + l8) + (l4 + l12)) + ... : halves are added until one lane is left.
+template <class S>
+float sum_lanes(const Wide<S>& w) {
+  float lanes[16];
+  w.store(lanes);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
+template <class S>
+float max_lanes(const Wide<S>& w) {
+  float lanes[16];
+  w.store(lanes);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+  return lanes[0];
+}
+
+// q = round(x * 127 / max|x|), scale = max|x| / 127 for each 32 columns. A block that is not finite gets a
+// NaN scale, so the fault shows in the logits; one too small to invert counts as zero.
+template <class S>
+void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
+  constexpr float kSmallest = 1e-30F;
+  constexpr int32_t kInfinity = 0x7F800000;
+  for (int64_t block = 0; block < cols / 32; ++block) {
+    const float* in = x + 32 * block;
+    // Magnitudes of floats order as their bits do, and a NaN is above infinity, so none is lost.
+    int32_t bits = 0;
+    for (int i = 0; i < 32; ++i) {
+      const int32_t magnitude = __builtin_bit_cast(int32_t, in[i]) & 0x7FFFFFFF;
+      bits = magnitude > bits ? magnitude : bits;
+    }
+    const float largest = __builtin_bit_cast(float, bits);
+    int8_t* q = out.q + 32 * block;
+    int32_t* sum16 = out.sum16 + 2 * block;
+    if (bits >= kInfinity || largest < kSmallest) {
+      for (int i = 0; i < 32; ++i) q[i] = 0;
+      sum16[0] = sum16[1] = 0;
+      out.scale[block] = out.sum[block] = bits >= kInfinity ? __builtin_nanf("") : 0.0F;
+      continue;
+    }
+    const typename S::F inverse = S::set1(127.0F / largest);
+    for (int i = 0; i < 32; i += S::kLanes) S::store_i8(q + i, S::round(S::mul(S::load(in + i), inverse)));
+    for (int half = 0; half < 2; ++half) {
+      int32_t sum = 0;
+      for (int i = 0; i < 16; ++i) sum += q[16 * half + i];
+      sum16[half] = sum;
+    }
+    const float scale = largest / 127.0F;
+    out.scale[block] = scale;
+    out.sum[block] = scale * static_cast<float>(sum16[0] + sum16[1]);
+  }
+}
+
+template <class S>
+void rms_norm(const NormArgs& a) {
+  Wide<S> squares = Wide<S>::set1(0.0F);
+  for (int64_t c = 0; c < a.cols; c += 16)
+    for (int p = 0; p < Wide<S>::kParts; ++p) {
+      const typename S::F x = S::load(a.x + c + p * S::kLanes);
+      squares.v[p] = S::fma(x, x, squares.v[p]);
+    }
+  const float mean = sum_lanes(squares) / static_cast<float>(a.cols);
+  const typename S::F scale = S::set1(1.0F / __builtin_sqrtf(mean + a.eps));
+  for (int64_t c = 0; c < a.cols; c += S::kLanes)
+    S::store(a.y + c, S::mul(S::mul(S::load(a.x + c), scale), S::load(a.weight + c)));
+}
+
+// x / (1 + e^-x), and Gemma's tanh form of GELU, 0.5 x (1 + tanh u) = x / (1 + e^-2u) with
+// u = sqrt(2 / pi) (x + 0.044715 x^3).
+template <class S>
+void gate(GateKind kind, float* gate, const float* up, int64_t cols) {
+  using F = typename S::F;
+  for (int64_t c = 0; c < cols; c += S::kLanes) {
+    const F x = S::load(gate + c);
+    F exponent = S::sub(S::zero(), x);
+    if (kind == GateKind::GeluTanh) {
+      const F cube = S::mul(S::mul(x, x), x);
+      const F inner = S::add(x, S::mul(S::set1(0.044715F), cube));
+      exponent = S::mul(S::set1(-1.5957691216F), inner);
+    }
+    const F activated = S::div(x, S::add(S::set1(1.0F), exp<S>(exponent)));
+    S::store(gate + c, S::mul(activated, S::load(up + c)));
+  }
+}
+
+template <class S>
+void add_row(float* y, const float* x, int64_t cols) {
+  for (int64_t c = 0; c < cols; c += S::kLanes) S::store(y + c, S::add(S::load(y + c), S::load(x + c)));
+}
+
+template <class S>
+void store_f16(uint16_t* out, const float* x, int64_t count) {
+  for (int64_t i = 0; i < count; i += S::kLanes) S::store_f16(out + i, S::load(x + i));
+}
+
+}  // namespace ferrite

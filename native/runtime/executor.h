@@ -1,0 +1,58 @@
+// A model's program: its buffers and ops, and the step that runs them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/ops.h"
+
+namespace ferrite {
+
+// Built once by calls in program order; every call checks the shapes it is given and throws
+// std::invalid_argument, so that step() cannot meet a mismatch.
+class Executor {
+ public:
+  Executor(std::shared_ptr<Team> team, const KernelTable& kernels, std::shared_ptr<KvStore> kv);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  BufferId buffer(int64_t cols, RowSpace space);
+  void embed(std::shared_ptr<const Weight> table, BufferId out, float scale);
+  void select_rows(BufferId in, BufferId out);
+  void norm(BufferId in, const std::vector<float>& weight, BufferId out, float eps);
+  void linear(BufferId in, std::vector<LinearPiece> pieces);
+  void angles(std::vector<double> frequencies, BufferId out);
+  void rope(RopeOp::Config config);
+  void attention(const AttentionConfig& config);
+  void gate(GateKind kind, BufferId gate, BufferId up);
+  void add(BufferId y, BufferId x);
+  void logits(BufferId in, std::shared_ptr<const Weight> weight, BufferId out);
+
+  int64_t vocab_size() const { return vocab_size_; }
+  const KernelTable& kernels() const { return kernels_; }
+
+  // Evaluate a step: KV is written, logits are left in the buffer. Throws std::invalid_argument when the
+  // input does not fit the model or the KV store.
+  void step(const StepInput& input);
+  // After step(): row i's logits, and one sampled id for each logit row, -1 where logits were not finite.
+  std::span<const float> logits(int64_t row) const;
+  std::vector<int32_t> sample(std::span<Sampler* const> samplers);
+
+ private:
+  const Buffer& at(BufferId id, const char* what) const;
+  void check(const StepInput& input) const;
+  void reserve(const StepInput& input);
+
+  std::shared_ptr<Team> team_;
+  const KernelTable& kernels_;
+  std::shared_ptr<KvStore> kv_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::unique_ptr<Op>> ops_;
+  LogitsOp* logits_op_ = nullptr;
+  BufferId logits_ = -1;
+  int64_t vocab_size_ = 0;
+  int64_t logit_rows_ = 0;
+};
+
+}  // namespace ferrite

@@ -1,0 +1,360 @@
+#include "runtime/ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace ferrite {
+namespace {
+
+// Tiles one thread takes at a time: about 64 KiB of weights, enough to hide the shared counter, little enough
+// that the threads finish together.
+constexpr int64_t kChunkBytes = 64 * 1024;
+
+int64_t chunk_tiles(const Weight& weight) { return std::max<int64_t>(1, kChunkBytes / weight.tile_bytes()); }
+
+void quantise(const StepContext& ctx, const Buffer& buffer, int64_t row) {
+  if (buffer.quantised()) ctx.kernels.quantize_row(buffer.row(row), buffer.cols(), buffer.quant_at(row, 0));
+}
+
+MatmulArgs matmul_args(const StepContext& ctx, const Weight& weight, const Buffer& in, const Buffer& out) {
+  MatmulArgs args = {};
+  args.tiles = weight.data();
+  args.tile_bytes = weight.tile_bytes();
+  args.cols = weight.cols();
+  args.in = in.rows();
+  args.tokens = ctx.rows_of(in.space());
+  args.out = out.row(0);
+  args.out_stride = out.rows().stride;
+  return args;
+}
+
+void run_matmul(const StepContext& ctx, const Weight& weight, const MatmulArgs& args) {
+  ctx.kernels.matmul[static_cast<std::size_t>(weight.type().type)](args);
+}
+
+}  // namespace
+
+void Buffer::reserve(int64_t rows) {
+  if (rows <= capacity_) return;
+  capacity_ = rows;
+  const auto bytes = [](int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
+  floats_ = MappedMemory(bytes(rows * stride_, sizeof(float)));
+  rows_ = {reinterpret_cast<float*>(floats_.data()), stride_, cols_, {}};
+  if (!quantised_) return;
+  quants_ = MappedMemory(bytes(rows * cols_, 1));
+  scales_ = MappedMemory(bytes(rows * cols_ / 32, sizeof(float)));
+  sums_ = MappedMemory(bytes(rows * cols_ / 32, sizeof(float)));
+  sums16_ = MappedMemory(bytes(rows * cols_ / 16, sizeof(int32_t)));
+  rows_.quant = {reinterpret_cast<int8_t*>(quants_.data()), reinterpret_cast<float*>(scales_.data()),
+                 reinterpret_cast<float*>(sums_.data()), reinterpret_cast<int32_t*>(sums16_.data())};
+}
+
+QuantRows Buffer::quant_at(int64_t i, int64_t col) const {
+  const int64_t at = i * cols_ + col;
+  const QuantRows& all = rows_.quant;
+  return {all.q + at, all.scale + at / 32, all.sum + at / 32, all.sum16 + at / 16};
+}
+
+void EmbedOp::run(const StepContext& ctx, int) {
+  const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
+  share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
+    float* x = out.row(row);
+    table_->read_row(ctx.input.tokens[static_cast<std::size_t>(row)], x);
+    if (scale_ != 1.0F)
+      for (int64_t c = 0; c < out.cols(); ++c) x[c] *= scale_;
+  });
+}
+
+void SelectRowsOp::run(const StepContext& ctx, int) {
+  const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
+  const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
+  share(ctx.input.logits(), 1, [&](int64_t row, int64_t) {
+    const int64_t from = ctx.input.logit_rows[static_cast<std::size_t>(row)];
+    std::memcpy(out.row(row), in.row(from), static_cast<std::size_t>(in.cols()) * sizeof(float));
+    quantise(ctx, out, row);
+  });
+}
+
+void NormOp::run(const StepContext& ctx, int) {
+  const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
+  const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
+  share(ctx.rows_of(in.space()), 1, [&](int64_t row, int64_t) {
+    ctx.kernels.rms_norm({in.row(row), weight_.data(), out.row(row), in.cols(), eps_});
+    quantise(ctx, out, row);
+  });
+}
+
+void LinearOp::run(const StepContext& ctx, int) {
+  const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
+  // Pieces are numbered through in tiles, so that a chunk may end one and the next begin another.
+  int64_t total = 0, chunk = INT64_MAX;
+  for (const LinearPiece& piece : pieces_) {
+    total += piece.weight->tiles();
+    chunk = std::min(chunk, chunk_tiles(*piece.weight));
+  }
+  share(total, chunk, [&](int64_t begin, int64_t end) {
+    int64_t offset = 0;
+    for (const LinearPiece& piece : pieces_) {
+      const int64_t tiles = piece.weight->tiles();
+      MatmulArgs args = matmul_args(ctx, *piece.weight, in, ctx.buffers[static_cast<std::size_t>(piece.out)]);
+      args.tile_begin = std::max<int64_t>(0, begin - offset);
+      args.tile_end = std::min(tiles, end - offset);
+      args.bias = piece.bias.empty() ? nullptr : piece.bias.data();
+      args.accumulate = piece.accumulate;
+      if (args.tile_begin < args.tile_end) run_matmul(ctx, *piece.weight, args);
+      offset += tiles;
+    }
+  });
+}
+
+void LogitsOp::prepare(const StepContext& ctx) {
+  Op::prepare(ctx);
+  rows_ = ctx.input.logits();
+  threads_ = ctx.threads;
+  best_.assign(static_cast<std::size_t>(rows_ * threads_), {-std::numeric_limits<float>::infinity(), -1, true});
+}
+
+void LogitsOp::run(const StepContext& ctx, int thread) {
+  const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
+  MatmulArgs args = matmul_args(ctx, *weight_, in, ctx.buffers[static_cast<std::size_t>(out_)]);
+  if (args.tokens == 0) return;
+  share(weight_->tiles(), chunk_tiles(*weight_), [&](int64_t begin, int64_t end) {
+    args.tile_begin = begin;
+    args.tile_end = end;
+    run_matmul(ctx, *weight_, args);
+    scan(ctx, thread, begin * 16, std::min(end * 16, weight_->rows()));
+  });
+}
+
+void LogitsOp::scan(const StepContext& ctx, int thread, int64_t begin, int64_t end) {
+  const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
+  for (int64_t row = 0; row < rows_; ++row) {
+    Best& best = best_[static_cast<std::size_t>(thread * rows_ + row)];
+    const float* logits = out.row(row);
+    for (int64_t i = begin; i < end; ++i) {
+      best.finite = best.finite && std::isfinite(logits[i]);
+      // Chunks come in any order: among equal values the lower id wins, whichever was seen first.
+      if (logits[i] > best.value || (logits[i] == best.value && i < best.id))
+        best = {logits[i], static_cast<int32_t>(i), best.finite};
+    }
+  }
+}
+
+int32_t LogitsOp::best(int64_t row) const {
+  Best result = {-std::numeric_limits<float>::infinity(), -1, true};
+  for (int thread = 0; thread < threads_; ++thread) {
+    const Best& best = best_[static_cast<std::size_t>(thread * rows_ + row)];
+    result.finite = result.finite && best.finite;
+    if (best.id >= 0 && (best.value > result.value || (best.value == result.value && best.id < result.id)))
+      result = {best.value, best.id, result.finite};
+  }
+  return result.finite ? result.id : -1;
+}
+
+void AnglesOp::run(const StepContext& ctx, int) {
+  const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
+  share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
+    const auto position = static_cast<double>(ctx.input.positions[static_cast<std::size_t>(row)]);
+    float* cos = out.row(row);
+    float* sin = cos + frequencies_.size();
+    for (std::size_t i = 0; i < frequencies_.size(); ++i) {
+      const SinCos angle = sincos(position * frequencies_[i]);
+      cos[i] = static_cast<float>(angle.cos);
+      sin[i] = static_cast<float>(angle.sin);
+    }
+  });
+}
+
+void RopeOp::run(const StepContext& ctx, int) {
+  const Config& c = config_;
+  const Buffer& q = ctx.buffers[static_cast<std::size_t>(c.q)];
+  const Buffer& k = ctx.buffers[static_cast<std::size_t>(c.k)];
+  const Buffer& angles = ctx.buffers[static_cast<std::size_t>(c.angles)];
+  const int64_t pairs = angles.cols() / 2;
+  const auto normalise = [&](const HeadNorm& norm, float* head) {
+    if (!norm.weight.empty()) ctx.kernels.rms_norm({head, norm.weight.data(), head, c.head_dim, norm.eps});
+  };
+  share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
+    const float* cos = angles.row(row);
+    const float* sin = cos + pairs;
+    for (int64_t h = 0; h < c.heads; ++h) {
+      float* head = q.row(row) + h * c.head_dim;
+      normalise(c.q_norm, head);
+      rotate(c.kind, head, cos, sin, pairs);
+      for (int64_t d = 0; d < c.head_dim; ++d) head[d] *= c.q_scale;
+    }
+    for (int64_t h = 0; h < c.kv_heads; ++h) {
+      float* head = k.row(row) + h * c.head_dim;
+      normalise(c.k_norm, head);
+      rotate(c.kind, head, cos, sin, pairs);
+    }
+    store(ctx, row);
+  });
+}
+
+void RopeOp::store(const StepContext& ctx, int64_t row) const {
+  const Config& c = config_;
+  const auto index = static_cast<std::size_t>(row);
+  const int64_t position = ctx.input.positions[index];
+  const auto& table = ctx.input.block_tables[static_cast<std::size_t>(ctx.input.sequences[index])];
+  const int64_t block = table[static_cast<std::size_t>(position / ctx.kv->shape().block_tokens)];
+  const int64_t slot = position % kCellPositions;
+  const auto put = [&](auto element, const auto* k, const auto* v, int64_t head) {
+    using Element = decltype(element);
+    auto* key = reinterpret_cast<Element*>(ctx.kv->k_cell(block, c.layer, head, position));
+    auto* value = reinterpret_cast<Element*>(ctx.kv->v_cell(block, c.layer, head, position)) + slot * c.head_dim;
+    for (int64_t d = 0; d < c.head_dim; ++d) key[d * kCellPositions + slot] = k[d];
+    std::memcpy(value, v, static_cast<std::size_t>(c.head_dim) * sizeof(Element));
+  };
+  std::vector<uint16_t> halves(static_cast<std::size_t>(2 * c.head_dim));
+  for (int64_t h = 0; h < c.kv_heads; ++h) {
+    const float* k = ctx.buffers[static_cast<std::size_t>(c.k)].row(row) + h * c.head_dim;
+    const float* v = ctx.buffers[static_cast<std::size_t>(c.v)].row(row) + h * c.head_dim;
+    if (ctx.kv->shape().half) {
+      ctx.kernels.store_f16(halves.data(), k, c.head_dim);
+      ctx.kernels.store_f16(halves.data() + c.head_dim, v, c.head_dim);
+      put(uint16_t{}, halves.data(), halves.data() + c.head_dim, h);
+    } else {
+      put(float{}, k, v, h);
+    }
+  }
+}
+
+int64_t AttentionOp::first_partition(int64_t position) const {
+  const int64_t first = config_.window > 0 ? std::max<int64_t>(0, position - config_.window + 1) : 0;
+  return first / kPartition;
+}
+
+void AttentionOp::prepare(const StepContext& ctx) {
+  Op::prepare(ctx);
+  const int64_t items = ctx.input.rows() * config_.kv_heads;
+  partitions_ = 0;
+  for (const int32_t position : ctx.input.positions)
+    partitions_ = std::max(partitions_, position / kPartition - first_partition(position) + 1);
+  // Splitting costs memory and a barrier; it pays when there are too few rows to keep the threads busy.
+  split_ = partitions_ > 1 && items < 4 * ctx.threads;
+  const int64_t width = config_.group() * (config_.head_dim + 2);
+  if (split_) partials_.resize(static_cast<std::size_t>(items * partitions_ * width));
+  // Scores, the partition's result, and the joined result.
+  scratch_.resize(static_cast<std::size_t>(ctx.threads));
+  for (auto& scratch : scratch_) scratch.resize(static_cast<std::size_t>(config_.group() * kPartition + 2 * width));
+}
+
+AttentionOp::Partial AttentionOp::partial(int64_t item, int64_t partition) {
+  const int64_t group = config_.group();
+  const int64_t width = group * (config_.head_dim + 2);
+  float* at = partials_.data() + (item * partitions_ + partition) * width;
+  return {at, at + group, at + 2 * group};
+}
+
+void AttentionOp::attend(const StepContext& ctx, int64_t row, int64_t kv_head, int64_t partition, float* scores,
+                         const Partial& to) const {
+  const AttentionConfig& c = config_;
+  const auto index = static_cast<std::size_t>(row);
+  const int64_t position = ctx.input.positions[index];
+  const auto& table = ctx.input.block_tables[static_cast<std::size_t>(ctx.input.sequences[index])];
+  const int64_t base = partition * kPartition;
+  AttentionArgs args = {};
+  args.q = ctx.buffers[static_cast<std::size_t>(c.q)].row(row) + kv_head * c.group() * c.head_dim;
+  args.heads = c.group();
+  args.head_dim = c.head_dim;
+  args.begin = std::max(base, c.window > 0 ? position - c.window + 1 : 0);
+  args.end = std::min(base + kPartition, position + 1);
+  for (int64_t at = args.begin / kCellPositions * kCellPositions; at < args.end; at += kCellPositions) {
+    const int64_t block = table[static_cast<std::size_t>(at / ctx.kv->shape().block_tokens)];
+    const auto cell = static_cast<std::size_t>((at - base) / kCellPositions);
+    args.k_cells[cell] = ctx.kv->k_cell(block, c.layer, kv_head, at);
+    args.v_cells[cell] = ctx.kv->v_cell(block, c.layer, kv_head, at);
+  }
+  args.scores = scores;
+  args.max = to.max;
+  args.total = to.total;
+  args.out = to.out;
+  (ctx.kv->shape().half ? ctx.kernels.attend_f16 : ctx.kernels.attend_f32)(args);
+}
+
+void AttentionOp::finish(const StepContext& ctx, int64_t row, int64_t kv_head, const Partial& joined) const {
+  const AttentionConfig& c = config_;
+  const Buffer& out = ctx.buffers[static_cast<std::size_t>(c.out)];
+  const int64_t column = kv_head * c.group() * c.head_dim;
+  float* y = out.row(row) + column;
+  for (int64_t h = 0; h < c.group(); ++h)
+    for (int64_t d = 0; d < c.head_dim; ++d) y[h * c.head_dim + d] = joined.out[h * c.head_dim + d] / joined.total[h];
+  if (out.quantised()) ctx.kernels.quantize_row(y, c.group() * c.head_dim, out.quant_at(row, column));
+}
+
+void AttentionOp::run(const StepContext& ctx, int thread) {
+  const AttentionConfig& c = config_;
+  const int64_t group = c.group();
+  const int64_t width = group * (c.head_dim + 2);
+  float* scores = scratch_[static_cast<std::size_t>(thread)].data();
+  const auto at = [&](float* p) { return Partial{p, p + group, p + 2 * group}; };
+  const Partial next = at(scores + group * kPartition);
+  const Partial joined = at(scores + group * kPartition + width);
+  const int64_t items = ctx.input.rows() * c.kv_heads;
+
+  if (split_) {
+    share(items * partitions_, 1, [&](int64_t work, int64_t) {
+      const int64_t item = work / partitions_, offset = work % partitions_;
+      const int64_t row = item / c.kv_heads;
+      const int64_t position = ctx.input.positions[static_cast<std::size_t>(row)];
+      const int64_t partition = first_partition(position) + offset;
+      if (partition * kPartition <= position) attend(ctx, row, item % c.kv_heads, partition, scores, partial(item, offset));
+    });
+    return;
+  }
+  share(items, 1, [&](int64_t item, int64_t) {
+    const int64_t row = item / c.kv_heads, kv_head = item % c.kv_heads;
+    const int64_t position = ctx.input.positions[static_cast<std::size_t>(row)];
+    const int64_t first = first_partition(position);
+    attend(ctx, row, kv_head, first, scores, joined);
+    for (int64_t partition = first + 1; partition * kPartition <= position; ++partition) {
+      attend(ctx, row, kv_head, partition, scores, next);
+      for (int64_t h = 0; h < group; ++h)
+        ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * c.head_dim, next.max[h], next.total[h],
+                         next.out + h * c.head_dim, c.head_dim);
+    }
+    finish(ctx, row, kv_head, joined);
+  });
+}
+
+void JoinOp::run(const StepContext& ctx, int) {
+  const AttentionConfig& c = attention_.config_;
+  share(ctx.input.rows() * c.kv_heads, 1, [&](int64_t item, int64_t) {
+    const int64_t row = item / c.kv_heads;
+    const int64_t position = ctx.input.positions[static_cast<std::size_t>(row)];
+    const int64_t first = attention_.first_partition(position);
+    const AttentionOp::Partial joined = attention_.partial(item, 0);
+    for (int64_t partition = first + 1; partition * kPartition <= position; ++partition) {
+      const AttentionOp::Partial next = attention_.partial(item, partition - first);
+      for (int64_t h = 0; h < c.group(); ++h)
+        ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * c.head_dim, next.max[h], next.total[h],
+                         next.out + h * c.head_dim, c.head_dim);
+    }
+    attention_.finish(ctx, row, item % c.kv_heads, joined);
+  });
+}
+
+void GateOp::run(const StepContext& ctx, int) {
+  const Buffer& gate = ctx.buffers[static_cast<std::size_t>(gate_)];
+  const Buffer& up = ctx.buffers[static_cast<std::size_t>(up_)];
+  // A piece of a row: a multiple of 32 columns, so that it can be quantised by itself.
+  constexpr int64_t kColumns = 512;
+  const int64_t pieces = (gate.cols() + kColumns - 1) / kColumns;
+  share(ctx.rows_of(gate.space()) * pieces, 1, [&](int64_t work, int64_t) {
+    const int64_t row = work / pieces, column = work % pieces * kColumns;
+    const int64_t cols = std::min(kColumns, gate.cols() - column);
+    ctx.kernels.gate(kind_, gate.row(row) + column, up.row(row) + column, cols);
+    if (gate.quantised()) ctx.kernels.quantize_row(gate.row(row) + column, cols, gate.quant_at(row, column));
+  });
+}
+
+void AddOp::run(const StepContext& ctx, int) {
+  const Buffer& y = ctx.buffers[static_cast<std::size_t>(y_)];
+  const Buffer& x = ctx.buffers[static_cast<std::size_t>(x_)];
+  share(ctx.rows_of(y.space()), 1, [&](int64_t row, int64_t) { ctx.kernels.add(y.row(row), x.row(row), y.cols()); });
+}
+
+}  // namespace ferrite

@@ -1,0 +1,216 @@
+// The operations a program is made of. Each runs on every thread of the team and takes its share of work
+// from a shared counter, so a descheduled thread costs one chunk and not the step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/rope.h"
+#include "runtime/step.h"
+#include "runtime/weight.h"
+
+namespace ferrite {
+
+using BufferId = int32_t;
+
+class Op {
+ public:
+  virtual ~Op() = default;
+  // Called once a step, on one thread, before any run().
+  virtual void prepare(const StepContext&) { next_.store(0, std::memory_order_relaxed); }
+  // False when the step has nothing for this op, so no barrier follows.
+  virtual bool active(const StepContext&) const { return true; }
+  virtual void run(const StepContext& ctx, int thread) = 0;
+
+ protected:
+  // Hand out [0, total) in pieces of `chunk`; `fn(begin, end)`.
+  template <class Fn>
+  void share(int64_t total, int64_t chunk, Fn fn) {
+    for (int64_t begin; (begin = next_.fetch_add(chunk, std::memory_order_relaxed)) < total;)
+      fn(begin, begin + chunk < total ? begin + chunk : total);
+  }
+
+ private:
+  alignas(64) std::atomic<int64_t> next_ = 0;
+};
+
+// out = scale * table[token]
+class EmbedOp final : public Op {
+ public:
+  EmbedOp(std::shared_ptr<const Weight> table, BufferId out, float scale) : table_(std::move(table)), out_(out), scale_(scale) {}
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  std::shared_ptr<const Weight> table_;
+  BufferId out_;
+  float scale_;
+};
+
+// out = in[logit_rows]
+class SelectRowsOp final : public Op {
+ public:
+  SelectRowsOp(BufferId in, BufferId out) : in_(in), out_(out) {}
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  BufferId in_, out_;
+};
+
+// out = rms_norm(in) * weight
+class NormOp final : public Op {
+ public:
+  NormOp(BufferId in, Vector weight, BufferId out, float eps) : in_(in), out_(out), weight_(std::move(weight)), eps_(eps) {}
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  BufferId in_, out_;
+  Vector weight_;
+  float eps_;
+};
+
+struct LinearPiece {
+  std::shared_ptr<const Weight> weight;
+  BufferId out;
+  Vector bias;      // empty for none
+  bool accumulate;  // add to what `out` holds
+};
+
+// Several matrices times the same input, as one op.
+class LinearOp final : public Op {
+ public:
+  LinearOp(BufferId in, std::vector<LinearPiece> pieces) : in_(in), pieces_(std::move(pieces)) {}
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  BufferId in_;
+  std::vector<LinearPiece> pieces_;
+};
+
+// The output matrix; also finds each row's largest logit, so that greedy sampling needs no second pass.
+class LogitsOp final : public Op {
+ public:
+  LogitsOp(BufferId in, std::shared_ptr<const Weight> weight, BufferId out) : in_(in), out_(out), weight_(std::move(weight)) {}
+  void prepare(const StepContext& ctx) override;
+  void run(const StepContext& ctx, int thread) override;
+  // After the step: the id of row i's largest logit, the lowest among equals; -1 when any is not finite.
+  int32_t best(int64_t row) const;
+
+ private:
+  struct Best {
+    float value;
+    int32_t id;
+    bool finite;
+  };
+  void scan(const StepContext& ctx, int thread, int64_t begin, int64_t end);
+
+  BufferId in_, out_;
+  std::shared_ptr<const Weight> weight_;
+  int64_t rows_ = 0;
+  int threads_ = 1;
+  std::vector<Best> best_;  // [threads][rows]
+};
+
+// out = cosines, then sines, of position * frequency: once a step for all layers that rotate alike.
+class AnglesOp final : public Op {
+ public:
+  AnglesOp(std::vector<double> frequencies, BufferId out) : frequencies_(std::move(frequencies)), out_(out) {}
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  std::vector<double> frequencies_;  // radians a position, one for each rotated pair
+  BufferId out_;
+};
+
+struct HeadNorm {
+  Vector weight;  // [head_dim], empty for none
+  float eps;
+};
+
+// Normalise and rotate q and k, scale q, and write k and v to the KV store.
+class RopeOp final : public Op {
+ public:
+  struct Config {
+    BufferId q, k, v, angles;
+    int64_t heads, kv_heads, head_dim, layer;
+    RopeKind kind;
+    float q_scale;
+    HeadNorm q_norm, k_norm;
+  };
+  explicit RopeOp(Config config) : config_(std::move(config)) {}
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  void store(const StepContext& ctx, int64_t row) const;
+
+  Config config_;
+};
+
+struct AttentionConfig {
+  BufferId q, out;
+  int64_t heads, kv_heads, head_dim, layer;
+  int64_t window;  // positions a query sees, itself included; 0 for all
+
+  int64_t group() const { return heads / kv_heads; }
+};
+
+// Attention of every row to its sequence. When there are few rows and long contexts the partitions of one row
+// go to different threads, and JoinOp joins them; the arithmetic is the same either way.
+class AttentionOp final : public Op {
+ public:
+  explicit AttentionOp(const AttentionConfig& config) : config_(config) {}
+  void prepare(const StepContext& ctx) override;
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  friend class JoinOp;
+  struct Partial {
+    float* max;
+    float* total;
+    float* out;
+  };
+  int64_t first_partition(int64_t position) const;
+  void attend(const StepContext& ctx, int64_t row, int64_t kv_head, int64_t partition, float* scores, const Partial& to) const;
+  void finish(const StepContext& ctx, int64_t row, int64_t kv_head, const Partial& joined) const;
+  Partial partial(int64_t item, int64_t partition);
+
+  AttentionConfig config_;
+  bool split_ = false;
+  int64_t partitions_ = 0;      // most partitions of any row, when split
+  std::vector<float> partials_;  // [rows * kv_heads][partitions][group * (head_dim + 2)]
+  std::vector<std::vector<float>> scratch_;  // per thread
+};
+
+class JoinOp final : public Op {
+ public:
+  explicit JoinOp(AttentionOp& attention) : attention_(attention) {}
+  bool active(const StepContext&) const override { return attention_.split_; }
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  AttentionOp& attention_;
+};
+
+// gate = activation(gate) * up
+class GateOp final : public Op {
+ public:
+  GateOp(GateKind kind, BufferId gate, BufferId up) : kind_(kind), gate_(gate), up_(up) {}
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  GateKind kind_;
+  BufferId gate_, up_;
+};
+
+// y += x
+class AddOp final : public Op {
+ public:
+  AddOp(BufferId y, BufferId x) : y_(y), x_(x) {}
+  void run(const StepContext& ctx, int thread) override;
+
+ private:
+  BufferId y_, x_;
+};
+
+}  // namespace ferrite

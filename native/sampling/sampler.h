@@ -1,0 +1,75 @@
+// From one row of logits to one token.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "sampling/ranking.h"
+
+namespace ferrite {
+
+struct SamplingParams {
+  float temperature = 0.0f;         // 0: the highest logit, the lowest id among equals
+  int32_t top_k = 0;                // 0: off
+  float top_p = 1.0f;               // 1: off
+  float min_p = 0.0f;               // 0: off
+  float repetition_penalty = 1.0f;  // on prompt and generated tokens; above 0
+  float frequency_penalty = 0.0f;   // on generated tokens, times their count
+  float presence_penalty = 0.0f;    // on generated tokens, once
+  // (token, value) added to the logits. -100 is a ban whatever the logit is; +100 is an ordinary addition,
+  // as large as the OpenAI API allows.
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  uint64_t seed = 0;
+};
+
+// One request's sampling state: its parameters, its random stream and the tokens it has seen.
+//
+// Order: logit bias; repetition, frequency and presence penalties; then argmax at temperature 0, else
+// temperature, top-k, top-p (the smallest set that reaches p), min-p and one draw. Probabilities are
+// integers in units of 2^-44 of the highest one, so that sums are exact in any order; a token below one
+// unit is never drawn. The draw is a function of (seed, number of observed tokens): sample() changes
+// nothing that a second sample() could see. Bits do not depend on the instruction set.
+//
+// Not for concurrent use. Throws std::invalid_argument for a token outside the vocabulary, which has fewer
+// than 2^20 tokens.
+class Sampler {
+ public:
+  Sampler(SamplingParams params, std::span<const int32_t> prompt_tokens, int32_t vocab_size);
+
+  // True when the argmax of the raw logits is always the answer.
+  bool plain_greedy() const;
+
+  // The next token for [vocab_size] logits, or -1 when one is NaN or +infinity, or none can be chosen.
+  // A logit of -infinity masks its token. Throws std::invalid_argument for another number of logits.
+  int32_t sample(std::span<const float> logits);
+
+  // Records a generated token.
+  void observe(int32_t token);
+
+ private:
+  struct SeenToken {
+    int32_t id;
+    int32_t generated;  // how often it was generated; 0 for a token of the prompt only
+  };
+
+  bool penalises() const;
+  void check_token(int32_t token, const char* what) const;
+  SeenToken& seen(int32_t token);
+  std::span<const float> adjusted(std::span<const float> logits);
+  int32_t draw();
+  float share(float logit) const;
+  uint64_t weight(float logit) const;
+  uint64_t mass(std::span<const float> logits, uint64_t floor) const;
+
+  SamplingParams params_;
+  int32_t vocab_size_;
+  uint64_t generated_ = 0;
+  std::vector<SeenToken> seen_;
+  std::vector<int32_t> seen_index_;  // [vocab_size] index into seen_ or -1; empty without penalties
+  std::vector<float> adjusted_;      // [vocab_size] logits after bias and penalties; empty without them
+  Ranking ranking_;
+};
+
+}  // namespace ferrite

@@ -1,0 +1,1 @@
+"""The model as a flat list of operations, its weights, and the native runner that executes a step."""

@@ -1,0 +1,260 @@
+"""A loaded model: weights packed, program compiled for the native executor, KV memory reserved."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, assert_never, cast
+
+import numpy as np
+
+from ferrite import _native
+from ferrite.gguf import GGUFFile
+from ferrite.program.ops import (
+    Add,
+    Angles,
+    Attention,
+    Buffer,
+    Embed,
+    Gate,
+    Linear,
+    Logits,
+    Op,
+    Program,
+    RmsNorm,
+    Rope,
+    RowSpace,
+    SelectRows,
+)
+from ferrite.program.step import Float32Array, Int32Array, Sampler, StepBatch, StepError
+from ferrite.program.weights import LoadedWeights, load_weights, multiplied_names
+from ferrite.sampling import SamplingParams
+
+KvDtype: TypeAlias = Literal["f16", "f32"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """How a model is run; none of it changes a bit of what it computes, save the KV element type."""
+
+    threads: int
+    provider: str = "auto"
+    """``auto``, ``portable`` or an instruction set of ``_native.providers()``"""
+    kv_dtype: KvDtype = "f16"
+    block_tokens: int = 16
+    context_length: int | None = None
+    """positions a sequence may have; the model's own when None"""
+    sequences: int = 1
+    """sequences of full length that the KV store has blocks for"""
+
+
+class NativeRunner:
+    """``ferrite.program.step.Runner`` over the native executor. Used from one thread at a time."""
+
+    def __init__(self, program: Program, weights: LoadedWeights, config: RunnerConfig) -> None:
+        self._program = program
+        self._context_length = config.context_length or program.context_length
+        self._block_tokens = config.block_tokens
+        blocks_each = -(-self._context_length // config.block_tokens)
+        self._n_blocks = blocks_each * config.sequences
+        self._kv = _native.KvStore(
+            layers=program.n_layers,
+            kv_heads=program.heads.n_kv_heads,
+            head_dim=program.heads.head_dim,
+            block_tokens=config.block_tokens,
+            blocks=self._n_blocks,
+            half=config.kv_dtype == "f16",
+        )
+        self._weights = weights
+        self._executor = compile_program(
+            program, weights, _native.Team(config.threads), config.provider, self._kv
+        )
+
+    @property
+    def program(self) -> Program:
+        """The traced model."""
+        return self._program
+
+    @property
+    def provider(self) -> str:
+        """The kernels in use, such as ``avx2``."""
+        return self._executor.provider
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits per row."""
+        return self._program.vocab_size
+
+    @property
+    def context_length(self) -> int:
+        """Most positions a sequence may have."""
+        return self._context_length
+
+    @property
+    def block_tokens(self) -> int:
+        """Positions per KV block."""
+        return self._block_tokens
+
+    @property
+    def n_blocks(self) -> int:
+        """KV blocks in the store."""
+        return self._n_blocks
+
+    @property
+    def kv_bytes(self) -> int:
+        """Most memory the KV store can take."""
+        return self._kv.block_bytes * self._n_blocks
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the packed weights."""
+        return self._weights.n_bytes
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a step must read at the least."""
+        return sum(self._weights.matrix(name).n_bytes for name in multiplied_names(self._program))
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of one row, attention and the output matrix of rows without logits apart."""
+        matrices = map(self._weights.matrix, multiplied_names(self._program))
+        return sum(matrix.rows * matrix.cols for matrix in matrices)
+
+    def sampler(self, params: SamplingParams, prompt_tokens: Sequence[int], seed: int) -> Sampler:
+        """Create the sampling state of a new request; ``seed`` is used when ``params.seed`` is None."""
+        return _native.Sampler(
+            vocab_size=self.vocab_size,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            repetition_penalty=params.repetition_penalty,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            logit_bias=list(params.logit_bias),
+            seed=(seed if params.seed is None else params.seed) & 0xFFFFFFFFFFFFFFFF,
+            prompt_tokens=list(prompt_tokens),
+        )
+
+    def step(self, batch: StepBatch) -> Int32Array:
+        """Run the rows, write their KV, and return [m] sampled ids; -1 where logits were not finite."""
+        try:
+            return self._executor.step(
+                batch.token_ids,
+                batch.positions,
+                batch.sequences,
+                [np.asarray(table, np.int32) for table in batch.block_tables],
+                batch.sample_rows,
+                cast("Sequence[_native.Sampler]", batch.samplers),
+            )
+        except (ValueError, MemoryError) as error:
+            raise StepError(str(error)) from error
+
+    def logits(self, batch: StepBatch) -> Float32Array:
+        """Run the rows like ``step`` but return [m, vocab] logits; the samplers are not used."""
+        return self._executor.evaluate(
+            batch.token_ids,
+            batch.positions,
+            batch.sequences,
+            [np.asarray(table, np.int32) for table in batch.block_tables],
+            batch.sample_rows,
+        )
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one KV block (copy-on-write)."""
+        self._kv.copy_block(source, target)
+
+
+def load_runner(file: GGUFFile, program: Program, config: RunnerConfig) -> NativeRunner:
+    """Pack the file's weights and compile the program."""
+    return NativeRunner(program, load_weights(file, program, threads=config.threads), config)
+
+
+def compile_program(
+    program: Program, weights: LoadedWeights, team: _native.Team, provider: str, kv: _native.KvStore
+) -> _native.Executor:
+    """Hand the ops to the native executor, buffer by buffer."""
+    executor = _native.Executor(team, provider, kv)
+    ids: dict[str, int] = {}
+
+    def buffer(spec: Buffer) -> int:
+        if spec.name not in ids:
+            ids[spec.name] = executor.buffer(spec.cols, logits=spec.space is RowSpace.LOGITS)
+        return ids[spec.name]
+
+    for op in program.ops:
+        _append(executor, op, weights, {b.name: buffer(b) for b in _buffers(op)})
+    return executor
+
+
+def _buffers(op: Op) -> tuple[Buffer, ...]:
+    match op:
+        case Embed() | Angles():
+            return (op.out,)
+        case SelectRows() | RmsNorm() | Logits():
+            return (op.source, op.out)
+        case Linear():
+            return (op.source, *(piece.out for piece in op.pieces))
+        case Rope():
+            return (op.q, op.k, op.v, op.angles)
+        case Attention():
+            return (op.q, op.out)
+        case Gate():
+            return (op.gate, op.up)
+        case Add():
+            return (op.target, op.source)
+        case _:
+            assert_never(op)
+
+
+def _append(executor: _native.Executor, op: Op, weights: LoadedWeights, ids: Mapping[str, int]) -> None:
+    match op:
+        case Embed():
+            executor.embed(weights.matrix(op.table), ids[op.out.name], op.scale)
+        case SelectRows():
+            executor.select_rows(ids[op.source.name], ids[op.out.name])
+        case RmsNorm():
+            executor.norm(ids[op.source.name], weights.vector(op.weight), ids[op.out.name], op.eps)
+        case Linear():
+            executor.linear(
+                ids[op.source.name],
+                [weights.matrix(piece.weight) for piece in op.pieces],
+                [ids[piece.out.name] for piece in op.pieces],
+                [weights.vector(piece.bias) for piece in op.pieces],
+                accumulate=op.accumulate,
+            )
+        case Angles():
+            executor.angles(list(op.frequencies), ids[op.out.name])
+        case Rope():
+            executor.rope(
+                q=ids[op.q.name],
+                k=ids[op.k.name],
+                v=ids[op.v.name],
+                angles=ids[op.angles.name],
+                heads=op.heads.n_heads,
+                kv_heads=op.heads.n_kv_heads,
+                head_dim=op.heads.head_dim,
+                layer=op.layer,
+                adjacent=op.adjacent,
+                q_scale=op.q_scale,
+                q_norm=weights.vector(op.q_norm),
+                k_norm=weights.vector(op.k_norm),
+                eps=op.eps,
+            )
+        case Attention():
+            executor.attention(
+                q=ids[op.q.name],
+                out=ids[op.out.name],
+                heads=op.heads.n_heads,
+                kv_heads=op.heads.n_kv_heads,
+                head_dim=op.heads.head_dim,
+                layer=op.layer,
+                window=op.window,
+            )
+        case Gate():
+            executor.gate(op.activation, ids[op.gate.name], ids[op.up.name])
+        case Add():
+            executor.add(ids[op.target.name], ids[op.source.name])
+        case Logits():
+            executor.logits(ids[op.source.name], weights.matrix(op.weight), ids[op.out.name])
+        case _:
+            assert_never(op)
