@@ -1,0 +1,25 @@
+"""The engine: admission, scheduling, the step loop in its own thread, and text events to asyncio."""
+
+from ferrite.engine.config import EngineConfig
+from ferrite.engine.engine import Engine
+from ferrite.engine.errors import EngineBusy, EngineStopped, GenerationFailed, RequestTooLarge
+from ferrite.engine.events import Delta, Finished, Timings, Usage
+from ferrite.engine.generation import Generation
+from ferrite.engine.request import GenerationRequest
+from ferrite.engine.text import Detokenizer
+
+__all__ = [
+    "Delta",
+    "Detokenizer",
+    "Engine",
+    "EngineBusy",
+    "EngineConfig",
+    "EngineStopped",
+    "Finished",
+    "Generation",
+    "GenerationFailed",
+    "GenerationRequest",
+    "RequestTooLarge",
+    "Timings",
+    "Usage",
+]

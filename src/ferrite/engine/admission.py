@@ -1,0 +1,120 @@
+"""Who may start: permits, KV block reservations and the waiting line. No clock, no thread: pure decisions."""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ferrite.engine.errors import EngineBusy, RequestTooLarge
+
+T = TypeVar("T")
+
+MAX_RETRY_AFTER_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting(Generic[T]):
+    item: T
+    blocks: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    blocks: int
+    granted_at: float
+
+
+class Admission(Generic[T]):
+    """First in, first out. An item holds one permit and its block reservation from grant to release.
+
+    Everything an item can ever need is reserved before it starts, so a running one never waits for
+    another: no deadlock, no over-commitment. An item that does not fit holds up those behind it, so a
+    large one is not starved by small ones. Items are hashable; times are readings of one clock, in seconds.
+    """
+
+    def __init__(self, *, permits: int, n_blocks: int, wait_seconds: float, waiting_limit: int) -> None:
+        self._permits = permits
+        self._n_blocks = n_blocks
+        self._wait_seconds = wait_seconds
+        self._waiting_limit = waiting_limit
+        self._waiting: deque[_Waiting[T]] = deque()
+        self._holding: dict[T, _Holding] = {}
+        self._reserved = 0
+        self._mean_hold_seconds: float | None = None
+
+    @property
+    def n_holding(self) -> int:
+        """Items that hold a permit."""
+        return len(self._holding)
+
+    @property
+    def n_waiting(self) -> int:
+        """Items in the waiting line."""
+        return len(self._waiting)
+
+    @property
+    def reserved_blocks(self) -> int:
+        """Blocks reserved by the items that hold a permit."""
+        return self._reserved
+
+    def offer(self, item: T, blocks: int, now: float) -> float:
+        """Put ``item`` in line (``grant`` follows) and return the reading at which its wait is over.
+
+        Raises ``RequestTooLarge`` when ``blocks`` exceeds the whole store, and ``EngineBusy`` when the item
+        would have to wait and may not: no waiting time, or the line is full.
+        """
+        if blocks > self._n_blocks:
+            raise RequestTooLarge(f"the request needs {blocks} KV blocks, the server has {self._n_blocks}")
+        if self._waiting or not self._fits(blocks):
+            if self._wait_seconds == 0:
+                raise self.busy("all inference permits are in use")
+            if len(self._waiting) >= self._waiting_limit:
+                raise self.busy(f"all inference permits are in use and {len(self._waiting)} requests wait")
+        deadline = now + self._wait_seconds
+        self._waiting.append(_Waiting(item, blocks, deadline))
+        return deadline
+
+    def grant(self, now: float) -> list[T]:
+        """Give permits to the items at the head of the line for as long as they fit."""
+        granted = []
+        while self._waiting and self._fits(self._waiting[0].blocks):
+            head = self._waiting.popleft()
+            self._holding[head.item] = _Holding(head.blocks, now)
+            self._reserved += head.blocks
+            granted.append(head.item)
+        return granted
+
+    def expire(self, now: float) -> list[T]:
+        """Take the items whose wait is over out of the line. Deadlines ascend along it."""
+        expired = []
+        while self._waiting and self._waiting[0].deadline <= now:
+            expired.append(self._waiting.popleft().item)
+        return expired
+
+    def withdraw(self, item: T) -> bool:
+        """Take ``item`` out of the line; False when it does not wait."""
+        for waiting in self._waiting:
+            if waiting.item is item:
+                self._waiting.remove(waiting)
+                return True
+        return False
+
+    def release(self, item: T, now: float) -> None:
+        """Return the permit and the reservation of ``item``."""
+        holding = self._holding.pop(item)
+        self._reserved -= holding.blocks
+        held_seconds = now - holding.granted_at
+        mean = self._mean_hold_seconds
+        # An eighth per request follows a change of load within about ten requests without jumping at one.
+        self._mean_hold_seconds = held_seconds if mean is None else mean + (held_seconds - mean) / 8
+
+    def busy(self, reason: str) -> EngineBusy:
+        """Return the refusal to raise, with an estimate of when a permit will be free."""
+        seconds = (self._mean_hold_seconds or 0.0) * (len(self._waiting) + 1) / self._permits
+        return EngineBusy(
+            f"the server is busy: {reason}", min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER_SECONDS)
+        )
+
+    def _fits(self, blocks: int) -> bool:
+        return len(self._holding) < self._permits and self._reserved + blocks <= self._n_blocks

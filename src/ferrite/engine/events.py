@@ -1,0 +1,53 @@
+"""What a generation tells its reader."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts. An end token counts as a completion token."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was reused instead of computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of one request went, measured by the engine."""
+
+    queue_seconds: float
+    """From submission to the permit."""
+    prefill_seconds: float
+    """From the permit to the first sampled token."""
+    decode_seconds: float
+    """From the first sampled token to the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text, whole UTF-8 and free of stop strings, and the tokens that came since the last delta.
+
+    One of the two is not empty. Over a generation the token ids add up to ``Finished.token_ids``.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a generation that was neither cancelled nor failed."""
+
+    reason: Literal["stop", "length"]
+    usage: Usage
+    timings: Timings
+    token_ids: tuple[int, ...]
+    """All completion tokens, without the end token."""
+    stop_string: str | None
+    """The stop string that ended the generation, if one did."""
+
+
+Event = Delta | Finished

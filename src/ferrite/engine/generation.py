@@ -1,0 +1,180 @@
+"""From the engine thread to asyncio: the bounded event channel and the caller's handle on it."""
+
+import asyncio
+import math
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from ferrite.engine.errors import GenerationFailed
+from ferrite.engine.events import Event, Finished
+
+
+class Channel:
+    """Events of one generation. Written by the engine, read by one task on ``loop``.
+
+    It ends once: with ``Finished``, a failure, or the reader's cancellation. The writer is never blocked:
+    it asks ``has_room`` before it makes more events. However much is written, at most one wake-up is on
+    its way to the loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, capacity: int, on_room: Callable[[], None]) -> None:
+        """``on_room`` is called on the loop's thread when a full channel has room again."""
+        self._loop = loop
+        self._capacity = capacity
+        self._on_room = on_room
+        self._lock = threading.Lock()
+        self._events: deque[Event] = deque()
+        self._granted = False
+        self._ended = False
+        self._failure: Exception | None = None
+        self._cancelled = False
+        self._wake_pending = False
+        self._changed = asyncio.Event()
+
+    @property
+    def has_room(self) -> bool:
+        """The reader keeps up."""
+        return len(self._events) < self._capacity
+
+    @property
+    def cancelled(self) -> bool:
+        """The reader wants no more."""
+        return self._cancelled
+
+    def grant(self) -> None:
+        """Tell the reader that the request is admitted."""
+        with self._lock:
+            self._granted = True
+            self._wake()
+
+    def put(self, events: list[Event]) -> None:
+        """Append ``events``; a ``Finished`` ends the channel. Nothing happens once it has ended."""
+        with self._lock:
+            if self._ended:
+                return
+            self._events.extend(events)
+            self._ended = isinstance(events[-1], Finished)
+            self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """End the channel with ``error``, raised behind the events already in it."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            self._failure = error
+            self._wake()
+
+    def cancel(self) -> None:
+        """End the channel from the reader's side, from any thread; unread events are dropped."""
+        with self._lock:
+            self._cancelled = True
+            self._ended = True
+            self._failure = None
+            self._events.clear()
+            self._wake()
+
+    def check_granted(self) -> bool:
+        """Return whether the request was admitted; raises what ended it before."""
+        with self._lock:
+            if self._granted:
+                return True
+            if self._failure is not None:
+                raise self._failure
+            if self._cancelled:
+                raise GenerationFailed("the request was cancelled")
+            return False
+
+    def take(self) -> Event | None:
+        """Remove the oldest event; None when there is none yet. Raises at the end."""
+        with self._lock:
+            if not self._events:
+                if not self._ended:
+                    return None
+                failure, self._failure = self._failure, None
+                raise failure or StopAsyncIteration
+            event = self._events.popleft()
+            has_room_again = len(self._events) == self._capacity - 1
+        if has_room_again:
+            self._on_room()
+        return event
+
+    async def changed(self) -> None:
+        """Wait until something was written after the last look; may return early."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    def _wake(self) -> None:
+        if self._wake_pending:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._on_wake)
+        except RuntimeError:
+            # The loop is closed, and the reader with it.
+            self._cancelled = True
+        else:
+            self._wake_pending = True
+
+    def _on_wake(self) -> None:
+        with self._lock:
+            self._wake_pending = False
+        self._changed.set()
+
+
+class Generation:
+    """The caller's handle: wait for the permit, then iterate the events.
+
+    Belongs to one task of the loop it was submitted on; ``cancel`` may come from anywhere.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        deadline: float,
+        clock: Callable[[], float],
+        on_deadline: Callable[[], None],
+        on_cancel: Callable[[], None],
+    ) -> None:
+        """``deadline``: reading of ``clock`` at which the wait for a permit is over."""
+        self._channel = channel
+        self._deadline = deadline
+        self._clock = clock
+        self._on_deadline = on_deadline
+        self._on_cancel = on_cancel
+
+    async def admitted(self) -> None:
+        """Return when the permit is granted.
+
+        Raises ``EngineBusy`` when the time to wait has passed, ``EngineStopped`` when the engine stops
+        first, ``GenerationFailed`` when it fails or the request is cancelled.
+        """
+        while not self._channel.check_granted():
+            # The timeout lives here and not in the engine thread, which may be inside a long step.
+            remaining = max(self._deadline - self._clock(), 0.0)
+            try:
+                await asyncio.wait_for(self._channel.changed(), None if math.isinf(remaining) else remaining)
+            except TimeoutError:
+                self._on_deadline()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event.
+
+        Iteration ends behind ``Finished`` and on cancellation. Raises ``GenerationFailed`` behind the
+        events that came before the failure, and what ``admitted`` raises.
+        """
+        if self._channel.cancelled:
+            raise StopAsyncIteration
+        await self.admitted()
+        while (event := self._channel.take()) is None:
+            await self._channel.changed()
+        return event
+
+    def cancel(self) -> None:
+        """Drop the request: at once while it waits, at the end of the running step otherwise."""
+        self._channel.cancel()
+        self._on_cancel()

@@ -1,0 +1,28 @@
+"""A plan as the flat arrays that the runner takes."""
+
+import numpy as np
+
+from ferrite.engine.scheduler import StepPlan
+from ferrite.program.step import StepBatch
+
+
+def build_step_batch(plan: StepPlan) -> StepBatch:
+    """Lay out the plan's rows. Each block table already covers its sequence's last row here."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    sequences: list[int] = []
+    sample_rows: list[int] = []
+    for index, chunk in enumerate(plan.chunks):
+        token_ids += chunk.sequence.tokens[chunk.start : chunk.stop]
+        positions += range(chunk.start, chunk.stop)
+        sequences += [index] * chunk.count
+        if chunk.samples:
+            sample_rows.append(len(token_ids) - 1)
+    return StepBatch(
+        token_ids=np.array(token_ids, dtype=np.int32),
+        positions=np.array(positions, dtype=np.int32),
+        sequences=np.array(sequences, dtype=np.int32),
+        block_tables=tuple(chunk.sequence.table.blocks for chunk in plan.chunks),
+        sample_rows=np.array(sample_rows, dtype=np.int32),
+        samplers=tuple(chunk.sequence.sampler for chunk in plan.sampling),
+    )

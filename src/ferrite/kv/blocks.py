@@ -1,0 +1,141 @@
+"""The allocator of KV blocks and the block table of one sequence. Block ids only; the memory is native."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+
+class OutOfBlocksError(RuntimeError):
+    """More blocks were asked for than are free."""
+
+
+class BlockAccountingError(RuntimeError):
+    """References and holders do not add up; the store can no longer be trusted."""
+
+
+def blocks_for(positions: int, block_tokens: int) -> int:
+    """Number of blocks of ``block_tokens`` positions that cover ``positions``."""
+    return -(-positions // block_tokens)
+
+
+class BlockPool:
+    """Hands out block ids ``0 .. n_blocks - 1`` and counts the references to each.
+
+    The lowest free id is handed out first: the choice depends on nothing but the calls made, and the
+    memory that was ever touched stays small.
+    """
+
+    __slots__ = ("_free", "_references")
+
+    def __init__(self, n_blocks: int) -> None:
+        if n_blocks < 1:
+            raise ValueError(f"n_blocks is {n_blocks}, must be at least 1")
+        self._references = [0] * n_blocks
+        self._free = list(range(n_blocks))
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks in the store."""
+        return len(self._references)
+
+    @property
+    def n_free(self) -> int:
+        """Blocks nobody holds."""
+        return len(self._free)
+
+    def references(self, block: int) -> int:
+        """Number of holders of ``block``; 0 when it is free."""
+        return self._references[block]
+
+    def allocate(self, count: int) -> list[int]:
+        """Take ``count`` free blocks, each with one reference.
+
+        Raises ``OutOfBlocksError``, taking none, when fewer are free.
+        """
+        if count > len(self._free):
+            raise OutOfBlocksError(f"{count} KV blocks wanted, {len(self._free)} of {self.n_blocks} free")
+        blocks = [heapq.heappop(self._free) for _ in range(count)]
+        for block in blocks:
+            self._references[block] = 1
+        return blocks
+
+    def retain(self, blocks: Iterable[int]) -> None:
+        """Add one reference to each block; all must be held already."""
+        for block in blocks:
+            if self._references[block] == 0:
+                raise BlockAccountingError(f"KV block {block} was shared while it was free")
+            self._references[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Drop one reference of each block; those without any become free."""
+        for block in blocks:
+            if self._references[block] == 0:
+                raise BlockAccountingError(f"KV block {block} was released while it was free")
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                heapq.heappush(self._free, block)
+
+    def make_writable(self, block: int) -> tuple[int, int | None]:
+        """Exchange the caller's reference to ``block`` for a block that only the caller holds.
+
+        Returns ``(block, None)`` when it already is, else ``(copy, block)``: the caller must copy the
+        contents before it writes. Raises ``OutOfBlocksError``, changing nothing, when a copy has no room.
+        """
+        if self._references[block] == 1:
+            return block, None
+        (copy,) = self.allocate(1)
+        self.release([block])
+        return copy, block
+
+    def audit(self, holders: Iterable[Sequence[int]]) -> None:
+        """Check the counts against the block lists of all holders; raises ``BlockAccountingError``."""
+        held = Counter(chain.from_iterable(holders))
+        for block, references in enumerate(self._references):
+            if references != held[block]:
+                raise BlockAccountingError(
+                    f"KV block {block} has {references} references and {held[block]} holders"
+                )
+        if sorted(self._free) != [b for b, references in enumerate(self._references) if references == 0]:
+            raise BlockAccountingError(
+                "the list of free KV blocks differs from the blocks without references"
+            )
+
+
+class BlockTable:
+    """The blocks of one sequence: entry ``i`` holds its positions ``i * block_tokens`` onwards."""
+
+    __slots__ = ("_block_tokens", "_blocks", "_pool")
+
+    def __init__(self, pool: BlockPool, block_tokens: int) -> None:
+        self._pool = pool
+        self._block_tokens = block_tokens
+        self._blocks: list[int] = []
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Block ids in position order."""
+        return tuple(self._blocks)
+
+    def prepare_write(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Make positions ``start .. stop - 1`` writable: grow to cover them and unshare their blocks.
+
+        Positions before ``start`` are covered already. Returns ``(source, target)`` pairs of blocks whose
+        contents must be copied before the write. Raises ``OutOfBlocksError`` when the pool is empty; the
+        table stays valid.
+        """
+        copies = []
+        for index in range(start // self._block_tokens, len(self._blocks)):
+            block, copied_from = self._pool.make_writable(self._blocks[index])
+            self._blocks[index] = block
+            if copied_from is not None:
+                copies.append((copied_from, block))
+        missing = blocks_for(stop, self._block_tokens) - len(self._blocks)
+        if missing > 0:
+            self._blocks += self._pool.allocate(missing)
+        return copies
+
+    def release(self) -> None:
+        """Give every block back."""
+        self._pool.release(self._blocks)
+        self._blocks.clear()

@@ -1,0 +1,119 @@
+"""An engine driven by hand, and clients that read as much as they are allowed to."""
+
+import asyncio
+
+from ferrite.engine import (
+    Delta,
+    Engine,
+    EngineBusy,
+    EngineConfig,
+    EngineStopped,
+    Finished,
+    Generation,
+    GenerationFailed,
+    GenerationRequest,
+)
+from ferrite.engine.events import Event
+from tests.engine.fakes import ByteDetokenizer, FakeClock, FakeRunner
+
+
+class Reader:
+    """One client: reads as many events as it was allowed to."""
+
+    def __init__(self, asked: GenerationRequest, generation: Generation) -> None:
+        self.asked = asked
+        self.generation = generation
+        self.allowance = asyncio.Semaphore(0)
+        self.events: list[Event] = []
+        self.admitted = False
+        self.outcome: Exception | str | None = None
+        self.task = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            await self.generation.admitted()
+            self.admitted = True
+            while True:
+                await self.allowance.acquire()
+                self.events.append(await anext(self.generation))
+        except StopAsyncIteration:
+            self.outcome = "ended"
+        except (EngineBusy, EngineStopped, GenerationFailed) as error:
+            self.outcome = error
+
+    def allow(self, events: int) -> None:
+        for _ in range(events):
+            self.allowance.release()
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(t for event in self.events if isinstance(event, Delta) for t in event.token_ids)
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Delta))
+
+    @property
+    def finished(self) -> Finished | None:
+        last = self.events[-1] if self.events else None
+        return last if isinstance(last, Finished) else None
+
+
+class Bench:
+    """An engine driven by hand."""
+
+    def __init__(self, runner: FakeRunner | None = None, **limits: int | float) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = FakeClock()
+        self.runner = runner or FakeRunner()
+        self.engine = Engine(
+            self.runner,
+            ByteDetokenizer,
+            EngineConfig(**limits),  # type: ignore[arg-type]
+            clock=self.clock,
+        )
+        self.readers: list[Reader] = []
+
+    def submit(self, asked: GenerationRequest, *, allowance: int = 10_000) -> Reader:
+        async def inside() -> Reader:
+            return Reader(asked, self.engine.submit(asked))
+
+        reader = self.loop.run_until_complete(inside())
+        reader.allow(allowance)
+        self.readers.append(reader)
+        self.spin()
+        return reader
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.engine.step()
+            self.spin()
+
+    def spin(self) -> None:
+        """Let every task run until it waits."""
+
+        async def turns() -> None:
+            for _ in range(12):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(turns())
+
+    def expire(self) -> None:
+        """What a reader's timer does."""
+        self.engine._settle_now()
+        self.spin()
+
+    def check_idle(self) -> None:
+        self.engine._pool.audit([])
+        assert self.engine._pool.n_free == self.runner.n_blocks
+        assert self.engine._admission.n_holding == 0
+        assert self.engine._admission.n_waiting == 0
+        assert self.engine._admission.reserved_blocks == 0
+        assert not self.engine._unfinished
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.task.cancel()
+        self.spin()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()

@@ -1,0 +1,170 @@
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ferrite.engine.admission import MAX_RETRY_AFTER_SECONDS, Admission
+from ferrite.engine.errors import EngineBusy, RequestTooLarge
+
+BLOCKS = 10
+
+
+def admission(*, permits: int = 1, wait_seconds: float = 0.0, waiting_limit: int = 8) -> Admission[str]:
+    return Admission(permits=permits, n_blocks=BLOCKS, wait_seconds=wait_seconds, waiting_limit=waiting_limit)
+
+
+def test_without_waiting_time_a_second_request_is_refused_at_once() -> None:
+    queue = admission()
+    queue.offer("a", 1, 0.0)
+    assert queue.grant(0.0) == ["a"]
+    with pytest.raises(EngineBusy) as caught:
+        queue.offer("b", 1, 0.0)
+    assert caught.value.retry_after_seconds == 1
+    queue.release("a", 1.0)
+    queue.offer("b", 1, 1.0)
+    assert queue.grant(1.0) == ["b"]
+
+
+def test_without_waiting_time_missing_blocks_refuse_too() -> None:
+    queue = admission(permits=2)
+    queue.offer("a", BLOCKS, 0.0)
+    queue.grant(0.0)
+    with pytest.raises(EngineBusy):
+        queue.offer("b", 1, 0.0)
+
+
+def test_line_is_bounded_and_expires_in_order() -> None:
+    queue = admission(wait_seconds=5.0, waiting_limit=2)
+    queue.offer("a", 1, 0.0)
+    queue.grant(0.0)
+    assert queue.offer("b", 1, 1.0) == 6.0
+    assert queue.offer("c", 1, 2.0) == 7.0
+    with pytest.raises(EngineBusy, match="2 requests wait"):
+        queue.offer("d", 1, 3.0)
+    assert queue.expire(5.9) == []
+    assert queue.expire(6.0) == ["b"]
+    queue.release("a", 6.5)
+    assert queue.grant(6.5) == ["c"]
+
+
+def test_more_than_the_store_is_refused_for_good() -> None:
+    queue = admission(wait_seconds=5.0)
+    with pytest.raises(RequestTooLarge, match="needs 11 KV blocks, the server has 10"):
+        queue.offer("a", BLOCKS + 1, 0.0)
+    assert queue.n_waiting == 0
+
+
+def test_large_request_is_not_overtaken() -> None:
+    queue = admission(permits=4, wait_seconds=5.0)
+    queue.offer("a", 6, 0.0)
+    queue.grant(0.0)
+    queue.offer("large", 8, 0.0)
+    queue.offer("small", 1, 0.0)
+    assert queue.grant(0.0) == []
+    queue.release("a", 1.0)
+    assert queue.grant(1.0) == ["large", "small"]
+
+
+def test_retry_after_follows_the_measured_holding_time() -> None:
+    queue = admission(permits=2)
+    for hold in (30.0, 30.0):
+        queue.offer("a", 1, 0.0)
+        queue.grant(0.0)
+        queue.release("a", hold)
+    assert queue.busy("").retry_after_seconds == 15
+    for _ in range(40):
+        queue.offer("a", 1, 0.0)
+        queue.grant(0.0)
+        queue.release("a", 1e6)
+    assert queue.busy("").retry_after_seconds == MAX_RETRY_AFTER_SECONDS
+
+
+def test_expired_large_request_no_longer_holds_up_the_next() -> None:
+    queue = admission(permits=2, wait_seconds=2.0)
+    queue.offer("a", 1, 0.0)
+    queue.grant(0.0)
+    queue.offer("large", BLOCKS, 0.0)
+    queue.offer("small", 1, 1.0)
+    assert queue.grant(1.0) == []
+    assert queue.expire(2.0) == ["large"]
+    assert queue.grant(2.0) == ["small"]
+
+
+class AdmissionMachine(RuleBasedStateMachine):
+    """Random arrivals, departures and time against a plain model of the line."""
+
+    @initialize(
+        permits=st.integers(1, 3), wait=st.sampled_from([0.0, 2.0, float("inf")]), limit=st.integers(0, 3)
+    )
+    def build(self, permits: int, wait: float, limit: int) -> None:
+        self.queue: Admission[int] = Admission(
+            permits=permits, n_blocks=BLOCKS, wait_seconds=wait, waiting_limit=limit
+        )
+        self.permits, self.wait, self.limit = permits, wait, limit
+        self.now = 0.0
+        self.serial = 0
+        self.line: list[tuple[int, int, float]] = []
+        self.holding: dict[int, int] = {}
+
+    def settle(self) -> None:
+        for item in self.queue.expire(self.now):
+            head, _, deadline = self.line.pop(0)
+            assert item == head
+            assert deadline <= self.now
+        self.grant()
+
+    def grant(self) -> None:
+        for item in self.queue.grant(self.now):
+            head, blocks, _ = self.line.pop(0)
+            assert item == head
+            self.holding[item] = blocks
+
+    @rule(blocks=st.integers(1, BLOCKS))
+    def offer(self, blocks: int) -> None:
+        self.serial += 1
+        fits = len(self.holding) < self.permits and sum(self.holding.values()) + blocks <= BLOCKS
+        must_wait = bool(self.line) or not fits
+        if must_wait and (self.wait == 0 or len(self.line) >= self.limit):
+            with pytest.raises(EngineBusy) as caught:
+                self.queue.offer(self.serial, blocks, self.now)
+            assert 1 <= caught.value.retry_after_seconds <= MAX_RETRY_AFTER_SECONDS
+            return
+        self.line.append((self.serial, blocks, self.queue.offer(self.serial, blocks, self.now)))
+        self.grant()
+
+    @precondition(lambda self: self.holding)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        item = data.draw(st.sampled_from(sorted(self.holding)))
+        del self.holding[item]
+        self.queue.release(item, self.now)
+        self.settle()
+
+    @precondition(lambda self: self.line)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.line) - 1))
+        item = self.line.pop(index)[0]
+        assert self.queue.withdraw(item)
+        assert not self.queue.withdraw(item)
+        self.settle()
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0]))
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.settle()
+
+    @invariant()
+    def limits_hold(self) -> None:
+        assert self.queue.n_holding == len(self.holding) <= self.permits
+        assert self.queue.n_waiting == len(self.line) <= self.limit
+        assert self.queue.reserved_blocks == sum(self.holding.values()) <= BLOCKS
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        if self.line:
+            _, blocks, deadline = self.line[0]
+            assert deadline > self.now
+            assert len(self.holding) == self.permits or sum(self.holding.values()) + blocks > BLOCKS
+
+
+TestAdmission = AdmissionMachine.TestCase

@@ -1,0 +1,165 @@
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ferrite.kv import BlockAccountingError, BlockPool, BlockTable, OutOfBlocksError, blocks_for
+
+BLOCK_TOKENS = 4
+N_BLOCKS = 12
+
+
+@pytest.mark.parametrize(("positions", "blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_blocks_for(positions: int, blocks: int) -> None:
+    assert blocks_for(positions, BLOCK_TOKENS) == blocks
+
+
+def test_lowest_free_ids_come_first() -> None:
+    pool = BlockPool(6)
+    assert pool.allocate(4) == [0, 1, 2, 3]
+    pool.release([2, 0])
+    assert pool.allocate(3) == [0, 2, 4]
+
+
+def test_allocation_is_all_or_nothing() -> None:
+    pool = BlockPool(3)
+    pool.allocate(2)
+    with pytest.raises(OutOfBlocksError, match="2 KV blocks wanted, 1 of 3 free"):
+        pool.allocate(2)
+    assert pool.n_free == 1
+
+
+def test_free_blocks_can_be_neither_released_nor_shared() -> None:
+    pool = BlockPool(1)
+    with pytest.raises(BlockAccountingError, match="released"):
+        pool.release([0])
+    with pytest.raises(BlockAccountingError, match="shared"):
+        pool.retain([0])
+
+
+def test_shared_block_is_copied_before_a_write() -> None:
+    pool = BlockPool(3)
+    (block,) = pool.allocate(1)
+    assert pool.make_writable(block) == (block, None)
+    pool.retain([block])
+    assert pool.make_writable(block) == (1, block)
+    assert [pool.references(b) for b in range(3)] == [1, 1, 0]
+
+
+def test_copy_without_room_changes_nothing() -> None:
+    pool = BlockPool(1)
+    (block,) = pool.allocate(1)
+    pool.retain([block])
+    with pytest.raises(OutOfBlocksError):
+        pool.make_writable(block)
+    pool.audit([[block], [block]])
+
+
+def test_audit_finds_a_lost_block_and_a_double_holder() -> None:
+    pool = BlockPool(2)
+    (block,) = pool.allocate(1)
+    with pytest.raises(BlockAccountingError, match="block 0 has 1 references and 0 holders"):
+        pool.audit([])
+    with pytest.raises(BlockAccountingError, match="block 0 has 1 references and 2 holders"):
+        pool.audit([[block], [block]])
+
+
+def test_audit_finds_a_damaged_free_list() -> None:
+    pool = BlockPool(2)
+    pool._free.append(1)
+    with pytest.raises(BlockAccountingError, match="free KV blocks"):
+        pool.audit([])
+
+
+def test_pool_needs_a_block() -> None:
+    with pytest.raises(ValueError, match="n_blocks"):
+        BlockPool(0)
+
+
+def test_table_grows_by_position_and_unshares_only_what_is_written() -> None:
+    pool = BlockPool(8)
+    table = BlockTable(pool, BLOCK_TOKENS)
+    assert table.prepare_write(0, 9) == []
+    assert list(table.blocks) == [0, 1, 2]
+    assert table.prepare_write(9, 12) == []
+    assert list(table.blocks) == [0, 1, 2]
+    pool.retain(table.blocks)
+    assert table.prepare_write(10, 13) == [(2, 3)]
+    assert list(table.blocks) == [0, 1, 3, 4]
+    pool.release([0, 1, 2])
+    table.release()
+    pool.audit([])
+    assert pool.n_free == 8
+
+
+class Tables(RuleBasedStateMachine):
+    """Tables that grow, share and go, against a pool whose counts must always add up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(N_BLOCKS)
+        self.tables: list[BlockTable] = []
+        self.lengths: list[int] = []
+        self.snapshots: list[tuple[int, ...]] = []
+
+    def holders(self) -> list[tuple[int, ...]]:
+        return [table.blocks for table in self.tables] + self.snapshots
+
+    @rule()
+    def open_table(self) -> None:
+        self.tables.append(BlockTable(self.pool, BLOCK_TOKENS))
+        self.lengths.append(0)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data(), rows=st.integers(1, 3 * BLOCK_TOKENS))
+    def write(self, data: st.DataObject, rows: int) -> None:
+        index = data.draw(st.integers(0, len(self.tables) - 1))
+        table, start = self.tables[index], self.lengths[index]
+        before = table.blocks
+        try:
+            copies = table.prepare_write(start, start + rows)
+        except OutOfBlocksError:
+            return
+        self.lengths[index] = start + rows
+        assert len(table.blocks) == max(len(before), blocks_for(start + rows, BLOCK_TOKENS))
+        first_written = start // BLOCK_TOKENS
+        assert all(self.pool.references(block) == 1 for block in table.blocks[first_written:])
+        assert table.blocks[:first_written] == before[:first_written]
+        replaced = [(old, new) for old, new in zip(before, table.blocks, strict=False) if old != new]
+        assert copies == replaced
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def snapshot(self, data: st.DataObject) -> None:
+        blocks = data.draw(st.sampled_from(self.tables)).blocks
+        self.pool.retain(blocks)
+        self.snapshots.append(blocks)
+
+    @precondition(lambda self: self.snapshots)
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.snapshots) - 1))
+        self.pool.release(self.snapshots.pop(index))
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def close_table(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.tables) - 1))
+        self.tables.pop(index).release()
+        self.lengths.pop(index)
+
+    @invariant()
+    def counts_add_up(self) -> None:
+        self.pool.audit(self.holders())
+        held = {block for blocks in self.holders() for block in blocks}
+        assert self.pool.n_free == N_BLOCKS - len(held)
+
+    def teardown(self) -> None:
+        for table in self.tables:
+            table.release()
+        for blocks in self.snapshots:
+            self.pool.release(blocks)
+        self.pool.audit([])
+        assert self.pool.n_free == N_BLOCKS
+
+
+TestTables = Tables.TestCase
