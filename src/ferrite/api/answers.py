@@ -1,0 +1,101 @@
+"""What clients get: answers and stream chunks in OpenAI's shapes."""
+
+import secrets
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ferrite.engine.events import Usage
+
+FinishReason = Literal["stop", "length"]
+
+_OBFUSCATION_STEP = 32
+"""Obfuscated events differ in length only by whole steps of this many bytes of text."""
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where the prompt's tokens came from."""
+
+    cached_tokens: int
+
+
+class UsageAnswer(msgspec.Struct):
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class AssistantAnswer(msgspec.Struct):
+    """The message of a chat answer."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One answer to a chat."""
+
+    index: int
+    message: AssistantAnswer
+    finish_reason: FinishReason
+    logprobs: None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatDelta(msgspec.Struct):
+    """What a chunk adds to the message."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """One choice of a chat chunk."""
+
+    index: int
+    delta: ChatDelta
+    finish_reason: FinishReason | None = None
+    logprobs: None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionChoice(msgspec.Struct):
+    """One continuation of a prompt; also the choice of a completion chunk."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+    logprobs: None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class Answer(msgspec.Struct):
+    """A whole answer or one chunk of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: UsageAnswer | UnsetType | None = UNSET
+    request_id: str | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET
+
+
+def usage_answer(usages: list[Usage]) -> UsageAnswer:
+    """Add up the token counts of a request's generations."""
+    prompt = sum(usage.prompt_tokens for usage in usages)
+    completion = sum(usage.completion_tokens for usage in usages)
+    cached = sum(usage.cached_tokens for usage in usages)
+    return UsageAnswer(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+
+def obfuscation(text: str) -> str:
+    """Return random filler that hides the length of ``text`` from who sees only encrypted sizes."""
+    missing = -len(text.encode()) % _OBFUSCATION_STEP
+    return secrets.token_hex(_OBFUSCATION_STEP)[:missing]

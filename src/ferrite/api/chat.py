@@ -1,0 +1,129 @@
+"""``POST /v1/chat/completions``: from wire messages to the conversation that the template renders."""
+
+from datetime import datetime
+
+import msgspec
+
+from ferrite.api.errors import invalid, not_implemented
+from ferrite.api.fields import CHAT_FIELDS
+from ferrite.api.generate import GenerationRoute, Prompt
+from ferrite.api.limits import Budget
+from ferrite.api.model import LoadedModel
+from ferrite.api.replies import ChatShape
+from ferrite.api.wire import (
+    AssistantMessage,
+    ChatBody,
+    DeveloperMessage,
+    FunctionCall,
+    FunctionMessage,
+    RefusalPart,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+from ferrite.api.wire import Message as WireMessage
+from ferrite.chat import ChatTemplateError, Message, ToolCall
+
+
+def check(body: ChatBody) -> None:
+    """Raise 400 for messages that do not fit together, 501 for a cache trace."""
+    if body.metadata and body.metadata.get("ferrite_cache_trace", "false") != "false":
+        raise not_implemented("The cache trace is not supported yet.", "metadata.ferrite_cache_trace")
+    conversation(body)
+
+
+def conversation(body: ChatBody) -> list[Message]:
+    """Return the messages as the template sees them; raises 400 naming the message that does not fit."""
+    messages: list[Message] = []
+    call_ids: set[str] = set()
+    for index, written in enumerate(body.messages):
+        at = f"messages[{index}]"
+        if isinstance(written, ToolMessage) and written.tool_call_id not in call_ids:
+            raise invalid("No message before this one made a call with this id.", f"{at}.tool_call_id")
+        messages.append(_message(written, at))
+        call_ids.update(call.id for call in messages[-1].tool_calls)
+    return messages
+
+
+def _message(written: WireMessage, at: str) -> Message:
+    content = _text(written.content)
+    match written:
+        case AssistantMessage():
+            calls = _calls(written, at)
+            content = written.refusal if content is None else content
+            if content is None and not calls:
+                raise invalid("An assistant message needs `content` or `tool_calls`.", f"{at}.content")
+            return Message(
+                "assistant",
+                content,
+                name=written.name,
+                tool_calls=calls,
+                reasoning_content=written.reasoning_content,
+            )
+        case ToolMessage():
+            return Message("tool", content, name=written.name, tool_call_id=written.tool_call_id)
+        case FunctionMessage():
+            return Message("function", content, name=written.name)
+        case SystemMessage():
+            return Message("system", content, name=written.name)
+        case DeveloperMessage():
+            return Message("developer", content, name=written.name)
+        case UserMessage():
+            return Message("user", content, name=written.name)
+
+
+def _text(content: str | list[TextPart] | list[TextPart | RefusalPart] | None) -> str | None:
+    if content is None or isinstance(content, str):
+        return content
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+
+
+def _calls(written: AssistantMessage, at: str) -> list[ToolCall]:
+    calls = [
+        _call(call.function, call.id, f"{at}.tool_calls[{index}].function.arguments")
+        for index, call in enumerate(written.tool_calls or [])
+    ]
+    if written.function_call is not None:
+        calls.append(_call(written.function_call, "", f"{at}.function_call.arguments"))
+    return calls
+
+
+def _call(written: FunctionCall, call_id: str, param: str) -> ToolCall:
+    # Clients send "" for calls without parameters.
+    try:
+        arguments = msgspec.json.decode(written.arguments or "{}", type=dict[str, object])
+    except (msgspec.DecodeError, RecursionError):
+        raise invalid("The arguments of a call must be a JSON object.", param) from None
+    return ToolCall(call_id, written.name, arguments)
+
+
+def budget(body: ChatBody, default: int) -> Budget:
+    """Return the token budget; the newer name wins. Raises 400 for a chat that wants no token."""
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if asked == 0:
+        raise invalid(f"`{name}` must be at least 1.", name)
+    return Budget(default if asked is None else asked, name)
+
+
+def prompts(body: ChatBody, model: LoadedModel) -> list[Prompt]:
+    """Return the token ids of the rendered conversation; raises 400 with what the template said."""
+    try:
+        segments = model.chat_template.render_prompt(conversation(body), now=datetime.now().astimezone())
+    except ChatTemplateError as error:
+        raise invalid(error.message, "messages", "chat_template_error") from error
+    tokens = model.tokenizer.encode_segments(segments, add_bos=True)
+    if not tokens:
+        raise invalid("The chat template made an empty prompt.", "messages")
+    return [Prompt(tuple(tokens), "messages")]
+
+
+ROUTE = GenerationRoute(
+    body_type=ChatBody,
+    fields=CHAT_FIELDS,
+    shape=ChatShape(),
+    check=check,
+    budget=budget,
+    prompts=prompts,
+)

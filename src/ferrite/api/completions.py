@@ -1,0 +1,71 @@
+"""``POST /v1/completions``: raw prompts, as text or as token ids."""
+
+from ferrite.api.errors import invalid
+from ferrite.api.fields import COMPLETION_FIELDS
+from ferrite.api.generate import GenerationRoute, Prompt
+from ferrite.api.limits import Budget
+from ferrite.api.model import LoadedModel, PromptTokenizer
+from ferrite.api.replies import CompletionShape
+from ferrite.api.wire import MAX_PROMPTS, CompletionBody
+
+
+def check(body: CompletionBody) -> None:
+    """Raise 400 for prompts of mixed kinds, empty ones, too many, or several in a stream."""
+    written = body.prompt
+    if isinstance(written, str):
+        return
+    for index, item in enumerate(written):
+        if type(item) is not type(written[0]):
+            raise invalid("`prompt` mixes text and token ids.", f"prompt[{index}]")
+        if item == []:
+            raise invalid("A prompt has no tokens.", f"prompt[{index}]")
+    if isinstance(written[0], int):
+        return
+    if len(written) > MAX_PROMPTS:
+        raise invalid(f"`prompt` has {len(written)} prompts, the limit is {MAX_PROMPTS}.", "prompt")
+    if body.stream and len(written) > 1:
+        raise invalid("A stream takes exactly one prompt.", "prompt")
+
+
+def budget(body: CompletionBody, default: int) -> Budget:
+    """Return the token budget of each prompt; 0 generates nothing."""
+    return Budget(default if body.max_tokens is None else body.max_tokens, "max_tokens")
+
+
+def prompts(body: CompletionBody, model: LoadedModel) -> list[Prompt]:
+    """Return the token ids of each prompt; raises 400 for one without tokens or with a foreign token."""
+    written = body.prompt
+    if isinstance(written, str) or isinstance(written[0], int):
+        return [_prompt(written, "prompt", model.tokenizer)]
+    return [_prompt(item, f"prompt[{index}]", model.tokenizer) for index, item in enumerate(written)]
+
+
+def _prompt(written: object, param: str, tokenizer: PromptTokenizer) -> Prompt:
+    if isinstance(written, str):
+        # Raw prompts do read control-token text: people write whole templates here.
+        tokens = tokenizer.encode(written, parse_special=True, add_bos=True)
+    else:
+        tokens = _checked_ids(written, param, tokenizer.vocab_size)
+    if not tokens:
+        raise invalid("The prompt has no tokens.", param)
+    return Prompt(tuple(tokens), param)
+
+
+def _checked_ids(written: object, param: str, vocab_size: int) -> list[int]:
+    if not isinstance(written, list):
+        raise invalid("A prompt is text or a list of token ids.", param)
+    for index, token in enumerate(written):
+        if not 0 <= token < vocab_size:
+            message = f"{token} is not a token id of this model (0 to {vocab_size - 1})."
+            raise invalid(message, f"{param}[{index}]")
+    return written
+
+
+ROUTE = GenerationRoute(
+    body_type=CompletionBody,
+    fields=COMPLETION_FIELDS,
+    shape=CompletionShape(),
+    check=check,
+    budget=budget,
+    prompts=prompts,
+)

@@ -1,0 +1,235 @@
+"""The generation routes: from body to answer, in the order in which a request is checked."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+from starlette.types import Receive, Scope, Send
+
+from ferrite.api import errors
+from ferrite.api.answers import usage_answer
+from ferrite.api.body import ClientGone, read_body
+from ferrite.api.config import ServerConfig
+from ferrite.api.context import RequestContext, context_of
+from ferrite.api.fields import Field, check_fields
+from ferrite.api.limits import (
+    Budget,
+    check_budget,
+    check_context,
+    context_exceeded,
+    sampling_params,
+    stop_strings,
+)
+from ferrite.api.model import GenerationEngine, LoadedModel, ServerState
+from ferrite.api.replies import ReplyBuilder, ReplyOptions, Shape
+from ferrite.api.schema import BodyDecoder
+from ferrite.api.streams import Reply, run_while_connected
+from ferrite.api.wire import GenerationBody
+from ferrite.engine.errors import EngineBusy, EngineStopped, GenerationFailed, RequestTooLarge
+from ferrite.engine.events import Event, Finished, Timings, Usage
+from ferrite.engine.request import GenerationRequest
+
+BodyT = TypeVar("BodyT", bound=GenerationBody)
+
+WAITING_LIMIT = 64
+"""Requests that may be in preparation or waiting beyond those that have a permit."""
+_IGNORED_HEADER_CHARACTERS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of one prompt, and where the client wrote it."""
+
+    tokens: tuple[int, ...]
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRoute(Generic[BodyT]):
+    """What one generation route does differently from the others."""
+
+    body_type: type[BodyT]
+    fields: Mapping[str, Field]
+    shape: Shape
+    check: Callable[[BodyT], None]
+    """Raises 400 for what the types of the body cannot say."""
+    budget: Callable[[BodyT, int], Budget]
+    """Body and default budget → budget; raises 400."""
+    prompts: Callable[[BodyT, LoadedModel], list[Prompt]]
+    """Renders and tokenizes, in a worker thread; raises 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One prompt to continue; ``request`` is None when not a single token is wanted."""
+
+    n_prompt: int
+    request: GenerationRequest | None
+
+
+class GenerationEndpoint(Generic[BodyT]):
+    """ASGI application of one generation route."""
+
+    def __init__(
+        self, route: GenerationRoute[BodyT], config: ServerConfig, state: ServerState, executor: Executor
+    ) -> None:
+        """``executor`` runs templates and tokenizers."""
+        self._route = route
+        self._config = config
+        self._state = state
+        self._executor = executor
+        self._decoder = BodyDecoder(route.body_type, ignore_unknown=config.unknown_fields == "ignore")
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; an error is raised until a stream has begun, and an event of it after that."""
+        context = context_of(scope)
+        reply = Reply(send)
+        try:
+            async with asyncio.timeout(self._config.request_timeout_ms / 1000 or None):
+                body, model, budget = await self._checked(scope, receive)
+                with self._room():
+                    work = self._generate(context, body, model, budget, reply)
+                    await run_while_connected(receive, work)
+        except ClientGone:
+            raise
+        except Exception as error:
+            answer = self._answer_of(error, context)
+            context.log_fields["error"] = answer.body.code
+            if not reply.streaming:
+                raise answer from error
+            await reply.fail(answer)
+
+    async def _checked(self, scope: Scope, receive: Receive) -> tuple[BodyT, LoadedModel, Budget]:
+        data = await read_body(scope, receive, self._config.max_body_bytes)
+        body, dropped = self._decoder.decode(data)
+        if dropped:
+            _report_dropped(context_of(scope), dropped)
+        check_fields(body, self._route.fields)
+        self._route.check(body)
+        if body.model != self._config.model_id:
+            message = (
+                f"The model {body.model[:256]!r} does not exist; this server has {self._config.model_id!r}."
+            )
+            raise errors.not_found(message, param="model", code="model_not_found")
+        budget = self._route.budget(body, self._config.default_max_tokens)
+        check_budget(budget, self._config.hard_max_tokens)
+        return body, self._state.ready_model(), budget
+
+    async def _generate(
+        self, context: RequestContext, body: BodyT, model: LoadedModel, budget: Budget, reply: Reply
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        jobs = await loop.run_in_executor(self._executor, self._jobs, context.request_id, body, model, budget)
+        builder = ReplyBuilder(
+            self._route.shape, _reply_options(context, body, model), uuid.uuid4().hex, len(jobs)
+        )
+        try:
+            for index, job in enumerate(jobs):
+                async with _admitted(model.engine, job) as events:
+                    if body.stream:
+                        await reply.send_chunks(builder.opening())
+                    async for event in events:
+                        chunks = builder.add(index, event)
+                        if body.stream:
+                            await reply.send_chunks(chunks)
+            if body.stream:
+                await reply.end(builder.closing())
+            else:
+                await reply.send_whole(builder.whole())
+        finally:
+            _report_usage(context, builder)
+
+    def _jobs(self, request_id: str, body: BodyT, model: LoadedModel, budget: Budget) -> list[Job]:
+        sampling = sampling_params(body, model.tokenizer.vocab_size)
+        prompts = self._route.prompts(body, model)
+        for prompt in prompts:
+            check_context(len(prompt.tokens), budget, model.context_length, prompt.param)
+        if budget.tokens == 0:
+            return [Job(len(prompt.tokens), None) for prompt in prompts]
+        stop, end_ids = stop_strings(body), model.tokenizer.end_ids
+        return [
+            Job(
+                len(prompt.tokens),
+                GenerationRequest(request_id, prompt.tokens, budget.tokens, sampling, stop, end_ids),
+            )
+            for prompt in prompts
+        ]
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        if self._open >= self._config.max_concurrent_inferences + WAITING_LIMIT:
+            raise errors.busy("Too many requests are waiting.", 1)
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+    def _answer_of(self, error: Exception, context: RequestContext) -> errors.ApiError:
+        match error:
+            case EngineBusy():
+                return errors.busy(str(error), error.retry_after_seconds)
+            case EngineStopped():
+                return errors.not_ready(self._state.unready_reason or "stopped")
+            case RequestTooLarge():
+                return context_exceeded(str(error), None)
+            case GenerationFailed():
+                return errors.server_error(str(error))
+            case TimeoutError():
+                return errors.timed_out(self._config.request_timeout_ms)
+            case _:
+                return errors.api_error_of(error, context.request_id)
+
+
+@asynccontextmanager
+async def _admitted(engine: GenerationEngine, job: Job) -> AsyncIterator[AsyncIterator[Event]]:
+    """Hold a running generation; leaving it early cancels it."""
+    if job.request is None:
+        yield _nothing(job.n_prompt)
+        return
+    generation = engine.submit(job.request)
+    try:
+        await generation.admitted()
+        yield aiter(generation)
+    finally:
+        generation.cancel()
+
+
+async def _nothing(n_prompt: int) -> AsyncIterator[Event]:
+    yield Finished("length", Usage(n_prompt, 0), Timings(0.0, 0.0, 0.0), (), None)
+
+
+def _reply_options(context: RequestContext, body: GenerationBody, model: LoadedModel) -> ReplyOptions:
+    stream_options = body.stream_options
+    return ReplyOptions(
+        request_id=context.request_id,
+        model_id=model.id,
+        stream=bool(body.stream),
+        include_usage=bool(stream_options and stream_options.include_usage),
+        include_obfuscation=bool(stream_options and stream_options.include_obfuscation),
+        # Stop strings take text away that the ids still spell.
+        token_ids=bool(body.return_token_ids) and not stop_strings(body),
+    )
+
+
+def _report_dropped(context: RequestContext, dropped: list[str]) -> None:
+    names = [quote(name, safe="[]._-") for name in dropped]
+    header = ", ".join(names)
+    if len(header) > _IGNORED_HEADER_CHARACTERS:
+        header = header[:_IGNORED_HEADER_CHARACTERS].rpartition(", ")[0] + ", ..."
+    context.answer_headers["x-ferrite-ignored"] = header
+    context.log_fields["ignored"] = header
+
+
+def _report_usage(context: RequestContext, builder: ReplyBuilder) -> None:
+    if builder.usages:
+        usage = usage_answer(builder.usages)
+        context.log_fields["prompt_tokens"] = usage.prompt_tokens
+        context.log_fields["completion_tokens"] = usage.completion_tokens
+        context.log_fields["finish_reason"] = ",".join(builder.finish_reasons)

@@ -1,0 +1,119 @@
+"""What the API needs of a loaded model, and whether the server can generate now."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from ferrite.api.errors import not_ready
+from ferrite.chat import Message
+from ferrite.engine.events import Event
+from ferrite.engine.request import GenerationRequest
+
+
+class GenerationHandle(Protocol):
+    """One submitted request (``ferrite.engine.Generation``)."""
+
+    async def admitted(self) -> None:
+        """Return when the request may run; raises ``EngineBusy``, ``EngineStopped``, ``GenerationFailed``."""
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Iterate over the events."""
+
+    def cancel(self) -> None:
+        """Drop the request; nothing happens when it has ended."""
+
+
+class GenerationEngine(Protocol):
+    """The engine as the API uses it (``ferrite.engine.Engine``)."""
+
+    @property
+    def healthy(self) -> bool:
+        """False when the engine cannot go on."""
+
+    def submit(self, request: GenerationRequest) -> GenerationHandle:
+        """Hand in a request; raises ``EngineBusy``, ``EngineStopped``, ``RequestTooLarge``."""
+
+    async def drain(self, timeout: float) -> None:
+        """Refuse new requests; return when all others have ended, or were ended after ``timeout`` seconds."""
+
+    def stop(self) -> None:
+        """End the engine's thread."""
+
+
+class PromptTokenizer(Protocol):
+    """The tokenizer as the API uses it (``ferrite.tokenizer.Tokenizer``)."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids; valid ids are below it."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end a generation."""
+
+    def encode(self, text: str, *, parse_special: bool, add_bos: bool) -> list[int]:
+        """Turn text into ids; ``parse_special`` reads control-token text as control tokens.
+
+        ``add_bos`` puts one beginning-of-sequence token in front if the model wants one.
+        """
+
+    def encode_segments(self, segments: Sequence[str | int], *, add_bos: bool) -> list[int]:
+        """Turn a rendered template into ids: text is text, numbers are control tokens."""
+
+
+class ConversationTemplate(Protocol):
+    """The chat template as the API uses it (``ferrite.chat.ChatTemplate``)."""
+
+    def render_prompt(self, messages: Sequence[Message], *, now: datetime) -> Sequence[str | int]:
+        """Render up to the assistant's next words; raises ``ChatTemplateError``. ``now`` is local time."""
+
+
+class ModelLoadError(Exception):
+    """A model that cannot be served; the message is one line that names the file or option."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """One model, ready to generate."""
+
+    id: str
+    engine: GenerationEngine
+    tokenizer: PromptTokenizer
+    chat_template: ConversationTemplate
+    context_length: int
+    """Positions one request may use, prompt and answer together."""
+    n_params: int
+    quantisation: str
+    architecture: str
+    created: int
+    """Unix time of the model file."""
+    kernel_provider: str
+    """``auto`` or ``portable``, or the name of the kernels that ``auto`` chose."""
+    cpu_features: tuple[str, ...]
+    memory_bound_bytes: int | None = None
+    """Most memory that model and KV cache can take, for the log at start."""
+
+
+@dataclass(slots=True)
+class ServerState:
+    """What changes while the server runs."""
+
+    model: LoadedModel | None
+    draining: bool = False
+
+    @property
+    def unready_reason(self) -> str | None:
+        """Why the server cannot generate, in one word for machines; None when it can."""
+        if self.model is not None and not self.model.engine.healthy:
+            return "engine_failed"
+        if self.draining:
+            return "draining"
+        return "no_model" if self.model is None else None
+
+    def ready_model(self) -> LoadedModel:
+        """Return the model; raises the 503 ``ApiError`` when the server cannot generate."""
+        reason = self.unready_reason
+        if reason is not None or self.model is None:
+            raise not_ready(reason or "no_model")
+        return self.model

@@ -1,0 +1,1 @@
+"""Measurements on a loaded model: rates, parity of bits, teacher-forced logits."""

@@ -1,0 +1,74 @@
+"""Prefill and decode times of one loaded model, and the line protocol that other programs drive it by."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from typing import TextIO
+
+import numpy as np
+
+from ferrite.bench.rows import Lines
+from ferrite.program.runner import NativeRunner
+from ferrite.sampling import SamplingParams
+
+PREFILL_CHUNK = 512
+MOST_STREAMS = 16
+"""Sequences the benchmark reserves KV blocks for."""
+
+
+class Rates:
+    """Times prefill and greedy decode on random tokens. One object, one loaded model."""
+
+    def __init__(self, runner: NativeRunner, *, seed: int = 0) -> None:
+        self._runner = runner
+        self._random = np.random.default_rng(seed)
+        self._blocks_each = runner.n_blocks // MOST_STREAMS
+
+    def prefill(self, tokens: int) -> float:
+        """Seconds to evaluate ``tokens`` fresh tokens of one sequence and sample after the last."""
+        lines = Lines(1, -(-tokens // self._runner.block_tokens))
+        ids = self._draw(tokens)
+        started = time.perf_counter()
+        self._extend(lines, 0, ids)
+        return time.perf_counter() - started
+
+    def decode(self, *, streams: int, steps: int, depth: int) -> float:
+        """Seconds for ``steps`` steps that advance ``streams`` sequences, each ``depth`` tokens deep."""
+        lines = Lines(streams, self._blocks_each)
+        for index in range(streams):
+            self._extend(lines, index, self._draw(depth))
+        samplers = [self._runner.sampler(SamplingParams(), [], 0) for _ in range(streams)]
+        tokens = self._draw(streams)
+        started = time.perf_counter()
+        for _ in range(steps):
+            rows = [(index, [tokens[index]]) for index in range(streams)]
+            tokens = self._runner.step(lines.batch(rows, logits="last", samplers=samplers)).tolist()
+        return time.perf_counter() - started
+
+    def _extend(self, lines: Lines, index: int, ids: list[int]) -> None:
+        sampler = self._runner.sampler(SamplingParams(), [], 0)
+        for at in range(0, len(ids), PREFILL_CHUNK):
+            rows = [(index, ids[at : at + PREFILL_CHUNK])]
+            self._runner.step(lines.batch(rows, logits="last", samplers=[sampler]))
+
+    def _draw(self, count: int) -> list[int]:
+        return [int(token) for token in self._random.integers(0, self._runner.vocab_size, count)]
+
+
+def serve_worker(rates: Rates, requests: Iterable[str], answers: TextIO = sys.stdout) -> None:
+    """Answer one JSON line for each JSON line, after a ready line.
+
+    ``{"op": "prefill", "tokens": N}`` and ``{"op": "decode", "streams": B, "steps": K, "depth": D}`` give
+    ``{"seconds": S}``; anything else gives ``{"error": ...}``.
+    """
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in requests:
+        match json.loads(line):
+            case {"op": "prefill", "tokens": int(tokens)}:
+                answer: dict[str, object] = {"seconds": rates.prefill(tokens)}
+            case {"op": "decode", "streams": int(streams), "steps": int(steps), "depth": int(depth)}:
+                answer = {"seconds": rates.decode(streams=streams, steps=steps, depth=depth)}
+            case other:
+                answer = {"error": f"unknown request {other!r}"}
+        print(json.dumps(answer), file=answers, flush=True)

@@ -1,0 +1,245 @@
+"""A server on a real socket: the real engine on a scripted runner, one token per byte of text."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import httpx
+import openai
+
+from ferrite.api import Address, LoadedModel, ServerConfig, ServerState
+from ferrite.api.serving import Server, bind_listener, listener_address
+from ferrite.chat import ChatTemplateError, Message
+from ferrite.engine import Engine, EngineConfig
+from ferrite.program.step import StepBatch
+from tests.engine.fakes import ByteDetokenizer, FakeRunner
+
+MODEL_ID = "maker/tiny-model"
+END = 3
+WAIT_SECONDS = 20.0
+"""How long a test waits for what must happen; reached only when it fails."""
+
+
+class ByteTokenizer:
+    """UTF-8 bytes; byte 3 ends a generation and, written as ``<end>``, is a control token."""
+
+    vocab_size = 256
+    end_ids = frozenset({END})
+
+    def encode(self, text: str, *, parse_special: bool, add_bos: bool) -> list[int]:
+        assert parse_special
+        assert add_bos
+        return list(text.replace("<end>", chr(END)).encode())
+
+    def encode_segments(self, segments: Sequence[str | int], *, add_bos: bool) -> list[int]:
+        assert add_bos
+        ids: list[int] = []
+        for segment in segments:
+            ids += [segment] if isinstance(segment, int) else segment.encode()
+        return ids
+
+
+@dataclass
+class Conversations:
+    """Renders ``role:content`` and remembers what it was given."""
+
+    seen: list[list[Message]] = field(default_factory=list)
+
+    def render_prompt(self, messages: Sequence[Message], *, now: datetime) -> list[str | int]:
+        assert now.tzinfo is not None
+        self.seen.append(list(messages))
+        if any(message.content == "refuse me" for message in messages):
+            raise ChatTemplateError("Conversation roles must alternate")
+        if any(message.content == "break" for message in messages):
+            raise KeyError("a text to be kept secret")
+        return [f"{message.role}:{message.content};" for message in messages]
+
+
+class Script:
+    """What the runner samples: the bytes of ``text``, then the end token, whatever the prompt is."""
+
+    def __init__(self, text: str, *, endless: bool = False) -> None:
+        self.tokens: list[int] = [*text.encode(), *([] if endless else [END])]
+
+    def runner(self, **changes: Any) -> FakeRunner:
+        runner = FakeRunner(**{"n_blocks": 4096, **changes})
+
+        def sample(history: tuple[int, ...]) -> int:
+            prompts = [s.prompt for s in runner.samplers if history[: len(s.prompt)] == s.prompt]
+            generated = len(history) - max(map(len, prompts))
+            return self.tokens[generated % len(self.tokens)]
+
+        runner.sample = sample
+        return runner
+
+
+@dataclass
+class Running:
+    """A server that answers."""
+
+    address: Address
+    engine: Engine
+    runner: FakeRunner
+    state: ServerState
+    conversations: Conversations
+    server: Server
+    api_key: str | None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def client(self) -> httpx.Client:
+        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return httpx.Client(
+            base_url=self.url, headers=headers, timeout=WAIT_SECONDS, trust_env=False, verify=False
+        )
+
+    def openai(self) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1",
+            api_key=self.api_key or "none",
+            max_retries=0,
+            http_client=openai.DefaultHttpxClient(trust_env=False, timeout=WAIT_SECONDS, verify=False),
+        )
+
+
+@contextmanager
+def running_server(
+    runner: FakeRunner | None = None,
+    *,
+    context_length: int = 512,
+    engine: EngineConfig | None = None,
+    load: bool = True,
+    **options: Any,
+) -> Iterator[Running]:
+    """Serve on a free port until the block ends."""
+    config = ServerConfig(**{"bind": Address("127.0.0.1", 0), "model_id": MODEL_ID, **options})
+    runner = runner or Script("Hello, wörld! 🦀").runner(context_length=context_length)
+    made = Engine(runner, ByteDetokenizer, engine or EngineConfig(inference_wait_seconds=WAIT_SECONDS))
+    conversations = Conversations()
+    model = LoadedModel(
+        id=config.model_id,
+        engine=made,
+        tokenizer=ByteTokenizer(),
+        chat_template=conversations,
+        context_length=context_length,
+        n_params=1234,
+        quantisation="Q4_1",
+        architecture="llama",
+        created=1_700_000_000,
+        kernel_provider="portable",
+        cpu_features=("avx2",),
+    )
+    state = ServerState(model if load else None)
+    listener = bind_listener(config.bind)
+    ready = threading.Event()
+    server = Server(config, state, ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    made.start()
+    thread.start()
+    try:
+        assert ready.wait(WAIT_SECONDS)
+        yield Running(listener_address(listener), made, runner, state, conversations, server, config.api_key)
+    finally:
+        made.stop()
+        server.config.timeout_graceful_shutdown = 1
+        server.should_exit = True
+        thread.join(WAIT_SECONDS)
+        listener.close()
+        assert not thread.is_alive()
+
+
+class Gate:
+    """Holds the runner before its steps; a step passes when somebody lets it."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Semaphore(0)
+        self._passes = threading.Semaphore(0)
+        self._open = threading.Event()
+
+    def __call__(self, _: StepBatch) -> None:
+        self.reached.release()
+        while not self._open.is_set() and not self._passes.acquire(timeout=0.02):
+            pass
+
+    def wait_until_reached(self) -> None:
+        assert self.reached.acquire(timeout=WAIT_SECONDS)
+
+    def pass_one(self) -> None:
+        self._passes.release()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@contextmanager
+def gated_server(**options: Any) -> Iterator[tuple[Running, Gate]]:
+    gate = Gate()
+    runner = Script("z", endless=True).runner()
+    runner.before_step = gate
+    with running_server(runner, hard_max_tokens=400, **options) as running:
+        try:
+            yield running, gate
+        finally:
+            gate.open()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for a state that another thread brings about."""
+    pause = threading.Event()
+    for _ in range(int(WAIT_SECONDS / 0.01)):
+        if condition():
+            return
+        pause.wait(0.01)
+    raise AssertionError("the expected state did not come")
+
+
+def chat_body(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
+    return {"model": MODEL_ID, "messages": [{"role": "user", "content": content}], **fields}
+
+
+def completion_body(prompt: Any = "Hi", **fields: Any) -> dict[str, Any]:
+    return {"model": MODEL_ID, "prompt": prompt, **fields}
+
+
+@dataclass
+class ServerProcess:
+    pid: int
+    ready: dict[str, Any]
+    log: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.ready['address']}"
+
+
+@contextmanager
+def server_process(
+    code: str, *arguments: str, stop: signal.Signals = signal.SIGTERM
+) -> Iterator[ServerProcess]:
+    """Run ``code`` as a server in its own process; stop it behind the block and check its clean end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "--bind", "127.0.0.1:0", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            server = ServerProcess(process.pid, json.loads(process.stdout.readline()))
+            yield server
+            process.send_signal(stop)
+            out, server.log = process.communicate(timeout=WAIT_SECONDS)
+            assert (out, process.returncode) == ("", 0)
+        finally:
+            process.kill()
