@@ -25,7 +25,9 @@ auto span(const Array& array) {
   return std::span<const typename Array::Scalar>(array.data(), array.size());
 }
 
-std::vector<float> copy(const Floats& array) { return {array.data(), array.data() + array.size()}; }
+std::vector<float> copy(const Floats& array) {
+  return {array.data(), array.data() + array.size()};
+}
 
 template <class T>
 nb::ndarray<nb::numpy, T> to_numpy(std::vector<T> values, std::vector<std::size_t> shape) {
@@ -37,7 +39,8 @@ nb::ndarray<nb::numpy, T> to_numpy(std::vector<T> values, std::vector<std::size_
 
 const KernelTable& kernels_named(const std::string& name) {
   const KernelTable* table = isa::find(name);
-  if (table == nullptr) throw std::invalid_argument("kernel provider '" + name + "' does not run on this machine");
+  if (table == nullptr)
+    throw std::invalid_argument("kernel provider '" + name + "' does not run on this machine");
   return *table;
 }
 
@@ -46,22 +49,23 @@ std::shared_ptr<Team> make_team(int threads) {
   return std::make_shared<Team>(threads);
 }
 
-std::shared_ptr<Weight> pack_weight(const Bytes& data, int32_t ggml_type, int64_t rows, int64_t cols, Team& team) {
+std::shared_ptr<Weight> pack_weight(const Bytes& data, int32_t ggml_type, int64_t rows, int64_t cols,
+                                    Team& team) {
   const auto file = span(data);
   nb::gil_scoped_release unlocked;
   return std::make_shared<Weight>(Weight::pack(file, ggml_type, rows, cols, team));
 }
 
-StepInput step_input(const Ints& tokens, const Ints& positions, const Ints& sequences, const std::vector<Ints>& tables,
-                     const Ints& logit_rows) {
+StepInput step_input(const Ints& tokens, const Ints& positions, const Ints& sequences,
+                     const std::vector<Ints>& tables, const Ints& logit_rows) {
   StepInput input = {span(tokens), span(positions), span(sequences), {}, span(logit_rows)};
   for (const Ints& table : tables) input.block_tables.push_back(span(table));
   return input;
 }
 
-nb::ndarray<nb::numpy, int32_t> run_step(Executor& executor, const Ints& tokens, const Ints& positions, const Ints& sequences,
-                                         const std::vector<Ints>& tables, const Ints& logit_rows,
-                                         const std::vector<Sampler*>& samplers) {
+nb::ndarray<nb::numpy, int32_t> run_step(Executor& executor, const Ints& tokens, const Ints& positions,
+                                         const Ints& sequences, const std::vector<Ints>& tables,
+                                         const Ints& logit_rows, const std::vector<Sampler*>& samplers) {
   const StepInput input = step_input(tokens, positions, sequences, tables, logit_rows);
   std::vector<int32_t> ids;
   {
@@ -73,8 +77,9 @@ nb::ndarray<nb::numpy, int32_t> run_step(Executor& executor, const Ints& tokens,
   return to_numpy(std::move(ids), {count});
 }
 
-nb::ndarray<nb::numpy, float> run_logits(Executor& executor, const Ints& tokens, const Ints& positions, const Ints& sequences,
-                                         const std::vector<Ints>& tables, const Ints& logit_rows) {
+nb::ndarray<nb::numpy, float> run_logits(Executor& executor, const Ints& tokens, const Ints& positions,
+                                         const Ints& sequences, const std::vector<Ints>& tables,
+                                         const Ints& logit_rows) {
   const StepInput input = step_input(tokens, positions, sequences, tables, logit_rows);
   const auto vocab = static_cast<std::size_t>(executor.vocab_size());
   std::vector<float> logits;
@@ -91,7 +96,8 @@ nb::ndarray<nb::numpy, float> run_logits(Executor& executor, const Ints& tokens,
 }
 
 // rows x cols weights times float32 inputs by one kernel table: what the kernel tests compare.
-nb::ndarray<nb::numpy, float> matmul(const Weight& weight, nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> x,
+nb::ndarray<nb::numpy, float> matmul(const Weight& weight,
+                                     nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> x,
                                      const std::string& provider) {
   if (static_cast<int64_t>(x.shape(1)) != weight.cols()) throw std::invalid_argument("matmul: width");
   const KernelTable& kernels = kernels_named(provider);
@@ -116,57 +122,98 @@ nb::ndarray<nb::numpy, float> matmul(const Weight& weight, nb::ndarray<const flo
   kernels.matmul[static_cast<std::size_t>(weight.type().type)](args);
   std::vector<float> result;
   for (int64_t t = 0; t < tokens; ++t) result.insert(result.end(), out.row(t), out.row(t) + weight.rows());
-  return to_numpy(std::move(result), {static_cast<std::size_t>(tokens), static_cast<std::size_t>(weight.rows())});
+  return to_numpy(std::move(result),
+                  {static_cast<std::size_t>(tokens), static_cast<std::size_t>(weight.rows())});
 }
 
 void bind_executor(nb::module_& m) {
   nb::class_<Executor>(m, "Executor")
-      .def("__init__",
-           [](Executor* self, std::shared_ptr<Team> team, const std::string& provider, std::shared_ptr<KvStore> kv) {
-             new (self) Executor(std::move(team), kernels_named(provider), std::move(kv));
-           },
-           "team"_a, "provider"_a, "kv"_a)
-      .def("buffer", [](Executor& e, int64_t cols, bool logits) { return e.buffer(cols, logits ? RowSpace::Logits : RowSpace::Tokens); },
-           "cols"_a, nb::kw_only(), "logits"_a = false)
-      .def("embed", [](Executor& e, std::shared_ptr<Weight> table, BufferId out, float scale) { e.embed(std::move(table), out, scale); },
-           "table"_a, "out"_a, "scale"_a)
+      .def(
+          "__init__",
+          [](Executor* self, std::shared_ptr<Team> team, const std::string& provider,
+             std::shared_ptr<KvStore> kv) {
+            new (self) Executor(std::move(team), kernels_named(provider), std::move(kv));
+          },
+          "team"_a, "provider"_a, "kv"_a)
+      .def(
+          "buffer",
+          [](Executor& e, int64_t cols, bool logits) {
+            return e.buffer(cols, logits ? RowSpace::Logits : RowSpace::Tokens);
+          },
+          "cols"_a, nb::kw_only(), "logits"_a = false)
+      .def(
+          "embed",
+          [](Executor& e, std::shared_ptr<Weight> table, BufferId out, float scale) {
+            e.embed(std::move(table), out, scale);
+          },
+          "table"_a, "out"_a, "scale"_a)
       .def("select_rows", &Executor::select_rows, "source"_a, "out"_a)
-      .def("norm", [](Executor& e, BufferId in, const Floats& weight, BufferId out, float eps) { e.norm(in, copy(weight), out, eps); },
-           "source"_a, "weight"_a, "out"_a, "eps"_a)
-      .def("linear",
-           [](Executor& e, BufferId in, const std::vector<std::shared_ptr<Weight>>& weights, const std::vector<BufferId>& outs,
-              const std::vector<Floats>& biases, bool accumulate) {
-             if (weights.size() != outs.size() || biases.size() != outs.size()) throw std::invalid_argument("linear: pieces differ in number");
-             std::vector<LinearPiece> pieces;
-             for (std::size_t i = 0; i < weights.size(); ++i) pieces.push_back({weights[i], outs[i], copy(biases[i]), accumulate});
-             e.linear(in, std::move(pieces));
-           },
-           "source"_a, "weights"_a, "outs"_a, "biases"_a, nb::kw_only(), "accumulate"_a)
+      .def(
+          "norm",
+          [](Executor& e, BufferId in, const Floats& weight, BufferId out, float eps) {
+            e.norm(in, copy(weight), out, eps);
+          },
+          "source"_a, "weight"_a, "out"_a, "eps"_a)
+      .def(
+          "linear",
+          [](Executor& e, BufferId in, const std::vector<std::shared_ptr<Weight>>& weights,
+             const std::vector<BufferId>& outs, const std::vector<Floats>& biases, bool accumulate) {
+            if (weights.size() != outs.size() || biases.size() != outs.size())
+              throw std::invalid_argument("linear: pieces differ in number");
+            std::vector<LinearPiece> pieces;
+            for (std::size_t i = 0; i < weights.size(); ++i)
+              pieces.push_back({weights[i], outs[i], copy(biases[i]), accumulate});
+            e.linear(in, std::move(pieces));
+          },
+          "source"_a, "weights"_a, "outs"_a, "biases"_a, nb::kw_only(), "accumulate"_a)
       .def("angles", &Executor::angles, "frequencies"_a, "out"_a)
-      .def("rope",
-           [](Executor& e, BufferId q, BufferId k, BufferId v, BufferId angles, int64_t heads, int64_t kv_heads, int64_t head_dim,
-              int64_t layer, bool adjacent, float q_scale, const Floats& q_norm, const Floats& k_norm, float eps) {
-             e.rope({q, k, v, angles, heads, kv_heads, head_dim, layer, adjacent ? RopeKind::Adjacent : RopeKind::Halves, q_scale,
-                     {copy(q_norm), eps}, {copy(k_norm), eps}});
-           },
-           nb::kw_only(), "q"_a, "k"_a, "v"_a, "angles"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "layer"_a, "adjacent"_a,
-           "q_scale"_a, "q_norm"_a, "k_norm"_a, "eps"_a)
-      .def("attention",
-           [](Executor& e, BufferId q, BufferId out, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t layer, int64_t window) {
-             e.attention({q, out, heads, kv_heads, head_dim, layer, window});
-           },
-           nb::kw_only(), "q"_a, "out"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "layer"_a, "window"_a)
-      .def("gate", [](Executor& e, const std::string& kind, BufferId gate, BufferId up) {
-             if (kind != "silu" && kind != "gelu_tanh") throw std::invalid_argument("gate: unknown activation '" + kind + "'");
-             e.gate(kind == "silu" ? GateKind::Silu : GateKind::GeluTanh, gate, up);
-           }, "kind"_a, "gate"_a, "up"_a)
+      .def(
+          "rope",
+          [](Executor& e, BufferId q, BufferId k, BufferId v, BufferId angles, int64_t heads,
+             int64_t kv_heads, int64_t head_dim, int64_t layer, bool adjacent, float q_scale,
+             const Floats& q_norm, const Floats& k_norm, float eps) {
+            e.rope({q,
+                    k,
+                    v,
+                    angles,
+                    heads,
+                    kv_heads,
+                    head_dim,
+                    layer,
+                    adjacent ? RopeKind::Adjacent : RopeKind::Halves,
+                    q_scale,
+                    {copy(q_norm), eps},
+                    {copy(k_norm), eps}});
+          },
+          nb::kw_only(), "q"_a, "k"_a, "v"_a, "angles"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "layer"_a,
+          "adjacent"_a, "q_scale"_a, "q_norm"_a, "k_norm"_a, "eps"_a)
+      .def(
+          "attention",
+          [](Executor& e, BufferId q, BufferId out, int64_t heads, int64_t kv_heads, int64_t head_dim,
+             int64_t layer,
+             int64_t window) { e.attention({q, out, heads, kv_heads, head_dim, layer, window}); },
+          nb::kw_only(), "q"_a, "out"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "layer"_a, "window"_a)
+      .def(
+          "gate",
+          [](Executor& e, const std::string& kind, BufferId gate, BufferId up) {
+            if (kind != "silu" && kind != "gelu_tanh")
+              throw std::invalid_argument("gate: unknown activation '" + kind + "'");
+            e.gate(kind == "silu" ? GateKind::Silu : GateKind::GeluTanh, gate, up);
+          },
+          "kind"_a, "gate"_a, "up"_a)
       .def("add", &Executor::add, "y"_a, "x"_a)
-      .def("logits", [](Executor& e, BufferId in, std::shared_ptr<Weight> weight, BufferId out) { e.logits(in, std::move(weight), out); },
-           "source"_a, "weight"_a, "out"_a)
+      .def(
+          "logits",
+          [](Executor& e, BufferId in, std::shared_ptr<Weight> weight, BufferId out) {
+            e.logits(in, std::move(weight), out);
+          },
+          "source"_a, "weight"_a, "out"_a)
       .def_prop_ro("vocab_size", &Executor::vocab_size)
       .def_prop_ro("provider", [](const Executor& e) { return std::string(e.kernels().name); })
-      .def("step", run_step, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a, "samplers"_a)
-      .def("evaluate", run_logits, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a);
+      .def("step", run_step, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a,
+           "samplers"_a)
+      .def("evaluate", run_logits, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a,
+           "logit_rows"_a);
 }
 
 }  // namespace
@@ -180,7 +227,9 @@ NB_MODULE(_native, m) {
     return names;
   });
   m.def("cpu_features", isa::cpu_features);
-  m.def("supports_type", [](int32_t ggml_type) { return quant::find_type(ggml_type) != nullptr; }, "ggml_type"_a);
+  m.def(
+      "supports_type", [](int32_t ggml_type) { return quant::find_type(ggml_type) != nullptr; },
+      "ggml_type"_a);
   m.def("matmul", matmul, "weight"_a, "x"_a, "provider"_a);
 
   nb::class_<Team>(m, "Team").def(nb::new_(&make_team), "threads"_a).def_prop_ro("size", &Team::size);
@@ -188,45 +237,57 @@ NB_MODULE(_native, m) {
   nb::class_<MachineLimits>(m, "MachineLimits")
       .def(nb::init<std::shared_ptr<Team>>(), "team"_a)
       .def("read_bandwidth", &MachineLimits::read_bandwidth, nb::call_guard<nb::gil_scoped_release>())
-      .def("multiply_adds", [](MachineLimits& limits, const std::string& provider) {
-             const KernelTable& kernels = kernels_named(provider);
-             nb::gil_scoped_release unlocked;
-             return limits.multiply_adds(kernels);
-           }, "provider"_a);
+      .def(
+          "multiply_adds",
+          [](MachineLimits& limits, const std::string& provider) {
+            const KernelTable& kernels = kernels_named(provider);
+            nb::gil_scoped_release unlocked;
+            return limits.multiply_adds(kernels);
+          },
+          "provider"_a);
 
   nb::class_<Weight>(m, "Weight")
       .def_static("pack", pack_weight, "data"_a, "ggml_type"_a, "rows"_a, "cols"_a, "team"_a)
       .def_prop_ro("rows", &Weight::rows)
       .def_prop_ro("cols", &Weight::cols)
       .def_prop_ro("n_bytes", &Weight::bytes)
-      .def("row", [](const Weight& weight, int64_t row) {
-             if (row < 0 || row >= weight.rows()) throw nb::index_error("row out of range");
-             std::vector<float> out(static_cast<std::size_t>(weight.cols()));
-             weight.read_row(row, out.data());
-             const std::size_t cols = out.size();
-             return to_numpy(std::move(out), {cols});
-           }, "row"_a);
+      .def(
+          "row",
+          [](const Weight& weight, int64_t row) {
+            if (row < 0 || row >= weight.rows()) throw nb::index_error("row out of range");
+            std::vector<float> out(static_cast<std::size_t>(weight.cols()));
+            weight.read_row(row, out.data());
+            const std::size_t cols = out.size();
+            return to_numpy(std::move(out), {cols});
+          },
+          "row"_a);
 
   nb::class_<KvStore>(m, "KvStore")
-      .def(nb::new_([](int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t block_tokens, int64_t blocks, bool half) {
-             return std::make_shared<KvStore>(KvShape{layers, kv_heads, head_dim, block_tokens, blocks, half});
-           }),
-           nb::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "block_tokens"_a, "blocks"_a, "half"_a)
+      .def(
+          nb::new_([](int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t block_tokens,
+                      int64_t blocks, bool half) {
+            return std::make_shared<KvStore>(KvShape{layers, kv_heads, head_dim, block_tokens, blocks, half});
+          }),
+          nb::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "block_tokens"_a, "blocks"_a, "half"_a)
       .def_prop_ro("block_bytes", &KvStore::block_bytes)
       .def("copy_block", &KvStore::copy_block, "source"_a, "target"_a);
 
   nb::class_<Sampler>(m, "Sampler")
-      .def("__init__",
-           [](Sampler* self, int32_t vocab_size, float temperature, int32_t top_k, float top_p, float min_p, float repetition_penalty,
-              float frequency_penalty, float presence_penalty, std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed,
-              const std::vector<int32_t>& prompt_tokens) {
-             new (self) Sampler({temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty,
-                                 std::move(logit_bias), seed},
-                                prompt_tokens, vocab_size);
-           },
-           "vocab_size"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a, "frequency_penalty"_a,
-           "presence_penalty"_a, "logit_bias"_a, "seed"_a, "prompt_tokens"_a)
-      .def("sample", [](Sampler& sampler, const Floats& logits) { return sampler.sample(span(logits)); }, "logits"_a)
+      .def(
+          "__init__",
+          [](Sampler* self, int32_t vocab_size, float temperature, int32_t top_k, float top_p, float min_p,
+             float repetition_penalty, float frequency_penalty, float presence_penalty,
+             std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed,
+             const std::vector<int32_t>& prompt_tokens) {
+            new (self) Sampler({temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
+                                presence_penalty, std::move(logit_bias), seed},
+                               prompt_tokens, vocab_size);
+          },
+          "vocab_size"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
+          "frequency_penalty"_a, "presence_penalty"_a, "logit_bias"_a, "seed"_a, "prompt_tokens"_a)
+      .def(
+          "sample", [](Sampler& sampler, const Floats& logits) { return sampler.sample(span(logits)); },
+          "logits"_a)
       .def("observe", &Sampler::observe, "token"_a);
 
   bind_executor(m);

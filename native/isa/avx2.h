@@ -10,8 +10,10 @@ namespace ferrite::isa {
 
 struct Avx2 {
   static constexpr int kLanes = 8;
-  static constexpr int kTokens = 4;      // 4 float + 4 int accumulators + weights and masks fit 16 registers
-  static constexpr int kWideTokens = 2;  // 2 tokens x 2 registers of rows use the same number
+  // 4 tokens x 2 registers of rows need more than the 16 registers, but the loads and stores that costs go to
+  // ports that are idle, while every broadcast of an activation serves both halves of the tile.
+  static constexpr int kTokens = 4;
+  static constexpr int kWideTokens = 4;
   using F = __m256;
   using I = __m256i;
   using B = __m256i;

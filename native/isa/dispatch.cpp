@@ -50,7 +50,8 @@ std::vector<const KernelTable*> find_available() {
   std::vector<const KernelTable*> tables;
 #if defined(__x86_64__)
   const bool avx2 = has("avx2") && has("fma") && has("f16c");
-  const bool avx512 = has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") && has("avx512vnni");
+  const bool avx512 =
+      has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") && has("avx512vnni");
   if (avx2 && avx512) tables.push_back(&avx512_table());
   if (avx2) tables.push_back(&avx2_table());
 #elif defined(__aarch64__)

@@ -7,7 +7,9 @@
 namespace ferrite::isa {
 namespace {  // internal linkage: these are compiled once per instruction set
 
-inline float bfloat_to_float(uint16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
+inline float bfloat_to_float(uint16_t h) {
+  return std::bit_cast<float>(static_cast<uint32_t>(h) << 16);
+}
 
 inline float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000U) << 16;

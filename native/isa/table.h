@@ -39,6 +39,7 @@ constexpr KernelTable make_table(const char* name) {
       rms_norm<S>,
       gate<S>,
       add_row<S>,
+      peak<S>,
       attend<S, HalfCell>,
       attend<S, FloatCell>,
       store_f16<S>,

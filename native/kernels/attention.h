@@ -30,7 +30,8 @@ struct FloatCell {
 
 // Scores of H query heads against one cell.
 template <class S, class Cell, int H>
-[[gnu::always_inline]] inline void score_cell(const AttentionArgs& a, int64_t head, int64_t cell, float* scores) {
+[[gnu::always_inline]] inline void score_cell(const AttentionArgs& a, int64_t head, int64_t cell,
+                                              float* scores) {
   using F = typename S::F;
   constexpr int kParts = Wide<S>::kParts;
   const auto* k = reinterpret_cast<const typename Cell::Element*>(a.k_cells[cell % kPartitionCells]);
@@ -59,7 +60,8 @@ template <class S, class Cell, int H>
     for (F& part : row) part = S::zero();
   const int64_t base = a.begin / kPartition * kPartition;
   for (int64_t position = a.begin; position < a.end; ++position) {
-    const auto* cell = reinterpret_cast<const typename Cell::Element*>(a.v_cells[position / 16 % kPartitionCells]);
+    const auto* cell =
+        reinterpret_cast<const typename Cell::Element*>(a.v_cells[position / 16 % kPartitionCells]);
     const auto* v = cell + (position % 16) * a.head_dim + d;
     F value[kParts];
     for (int p = 0; p < kParts; ++p) value[p] = Cell::template load<S>(v + p * S::kLanes);

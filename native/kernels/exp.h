@@ -16,7 +16,8 @@ inline constexpr float kLog2E = 1.44269504F;
 inline constexpr float kShift = 12582912.0F;       // 1.5 * 2^23: adding it rounds to an integer, ties to even
 inline constexpr float kLn2High = 0.693359375F;    // 355 / 512: n times it is exact for |n| < 2^15
 inline constexpr float kLn2Low = -2.12194440e-4F;  // ln 2 less kLn2High
-inline constexpr float kTerm[8] = {1.0F, 1.0F, 1.0F / 2, 1.0F / 6, 1.0F / 24, 1.0F / 120, 1.0F / 720, 1.0F / 5040};
+inline constexpr float kTerm[8] = {1.0F,      1.0F,       1.0F / 2,   1.0F / 6,
+                                   1.0F / 24, 1.0F / 120, 1.0F / 720, 1.0F / 5040};
 }  // namespace exp_constants
 
 template <class S>

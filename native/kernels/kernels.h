@@ -17,13 +17,14 @@ struct QuantRows {
 
 // Rows of activations: float32 always, int8 where an op asked for it.
 struct Rows {
-  float* x;        // [rows][stride], columns padded with zeros to a multiple of 16
+  float* x;  // [rows][stride], columns padded with zeros to a multiple of 16
   int64_t stride;
   int64_t cols;
   QuantRows quant;
 };
 
-// out[t][r] (+)= bias[r] + sum over columns of weight[r][c] * in[t][c], for rows of tiles [tile_begin, tile_end).
+// out[t][r] (+)= bias[r] + sum over columns of weight[r][c] * in[t][c], for rows of tiles [tile_begin,
+// tile_end).
 struct MatmulArgs {
   const uint8_t* tiles;
   int64_t tile_bytes;
@@ -47,6 +48,12 @@ struct NormArgs {
   float eps;
 };
 
+// The largest of some values, and whether all of them are finite (the value means nothing otherwise).
+struct Peak {
+  float value;
+  bool finite;
+};
+
 enum class GateKind : int32_t { Silu, GeluTanh };
 
 // Positions attended together; partitions start at its multiples and are joined in order. Part of the
@@ -56,16 +63,16 @@ inline constexpr int64_t kCellPositions = 16;
 
 // One kv head's part of attention for the query heads that share it.
 struct AttentionArgs {
-  const float* q;          // [heads][head_dim], already scaled
-  int64_t heads;           // query heads in the group
-  int64_t head_dim;        // multiple of 16
+  const float* q;                                       // [heads][head_dim], already scaled
+  int64_t heads;                                        // query heads in the group
+  int64_t head_dim;                                     // multiple of 16
   const uint8_t* k_cells[kPartition / kCellPositions];  // the partition's cells of K, [head_dim][16] each
   const uint8_t* v_cells[kPartition / kCellPositions];  // and of V, [16][head_dim]
-  int64_t begin, end;      // attended positions, inside one partition
-  float* scores;           // [heads][kPartition] scratch
-  float* max;              // [heads] largest score
-  float* total;            // [heads] sum of exp(score - max)
-  float* out;              // [heads][head_dim] sum of exp(score - max) * v
+  int64_t begin, end;                                   // attended positions, inside one partition
+  float* scores;                                        // [heads][kPartition] scratch
+  float* max;                                           // [heads] largest score
+  float* total;                                         // [heads] sum of exp(score - max)
+  float* out;                                           // [heads][head_dim] sum of exp(score - max) * v
 };
 
 struct KernelTable {
@@ -77,14 +84,15 @@ struct KernelTable {
   void (*gate)(GateKind kind, float* gate, const float* up, int64_t cols);
   // y[i] += x[i]
   void (*add)(float* y, const float* x, int64_t cols);
+  Peak (*peak)(const float* x, int64_t count);
   void (*attend_f16)(const AttentionArgs&);
   void (*attend_f32)(const AttentionArgs&);
   void (*store_f16)(uint16_t* out, const float* x, int64_t count);  // count is a multiple of 16
   // `rounds` rounds of dot products on registers alone; returns the multiply-adds done.
   int64_t (*dot_products)(int64_t rounds);
   // Join the next partition (max, total, out) into (joined_max, joined_total, joined).
-  void (*join)(float* joined_max, float* joined_total, float* joined, float max, float total, const float* out,
-               int64_t head_dim);
+  void (*join)(float* joined_max, float* joined_total, float* joined, float max, float total,
+               const float* out, int64_t head_dim);
 };
 
 const KernelTable& portable_kernels();

@@ -9,17 +9,19 @@ namespace ferrite {
 
 template <class S>
 int64_t dot_products(int64_t rounds) {
-  constexpr int kChains = 6;  // enough to cover the latency of an add, few enough for sixteen registers
+  constexpr int kChains = 4;  // enough to cover the latency of an add, few enough for sixteen registers
   typename S::template Dot<4> dots[kChains];
   typename S::B w = S::broadcast4(reinterpret_cast<const int8_t*>("\1\2\3\4"));
-  typename S::B x = S::broadcast4(reinterpret_cast<const int8_t*>("\5\6\7\10"));
+  typename S::B x[kChains];
+  for (auto& each : x) each = S::broadcast4(reinterpret_cast<const int8_t*>("\5\6\7\10"));
   for (int64_t round = 0; round < rounds; ++round) {
+    // Unequal as far as the compiler knows, so that no two chains are one.
+    for (auto& each : x) S::opaque(each);
     [&]<int... G>(std::integer_sequence<int, G...>) {
       (
           [&] {
             S::opaque(w);
-            S::opaque(x);
-            for (auto& dot : dots) dot.template add<G>(w, x);
+            for (int i = 0; i < kChains; ++i) dots[i].template add<G>(w, x[i]);
           }(),
           ...);
     }(std::make_integer_sequence<int, 8>());

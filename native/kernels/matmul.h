@@ -47,7 +47,8 @@ struct QuantTile {
     Dot dot[Parts][T];
     dots<Half * kGroups>(std::make_integer_sequence<int, kGroups>(), sub, part, q, block * 32, dot);
     F d[Parts];
-    for (int p = 0; p < Parts; ++p) d[p] = Scales::template scale<S>(unit, sub + Q::kQuantBytes, Half, part + p);
+    for (int p = 0; p < Parts; ++p)
+      d[p] = Scales::template scale<S>(unit, sub + Q::kQuantBytes, Half, part + p);
     for (int t = 0; t < T; ++t) {
       const F dx = S::set1(scale[t][block]);
       for (int p = 0; p < Parts; ++p) {
@@ -62,7 +63,8 @@ struct QuantTile {
     }
   }
 
-  [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in, int64_t token) {
+  [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in,
+                                  int64_t token) {
     const int8_t* q[T];
     const float* scale[T];
     const float* sum[T];
@@ -121,14 +123,16 @@ struct FloatTile {
   using F = typename S::F;
   F acc[Parts][T];
 
-  [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in, int64_t token) {
+  [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in,
+                                  int64_t token) {
     for (int p = 0; p < Parts; ++p)
       for (int t = 0; t < T; ++t) acc[p][t] = S::zero();
     for (int64_t c = 0; c < units; ++c) {
       const uint8_t* column = tile + (c * quant::kTileRows + part * S::kLanes) * Element::kBytes;
       for (int p = 0; p < Parts; ++p) {
         const F w = Element::template load<S>(column + p * S::kLanes * Element::kBytes);
-        for (int t = 0; t < T; ++t) acc[p][t] = S::fma(w, S::set1(in.x[(token + t) * in.stride + c]), acc[p][t]);
+        for (int t = 0; t < T; ++t)
+          acc[p][t] = S::fma(w, S::set1(in.x[(token + t) * in.stride + c]), acc[p][t]);
       }
     }
   }
@@ -190,7 +194,8 @@ void matmul(const MatmulArgs& a) {
     const int64_t end = block + kTokenBlock < a.tokens ? block + kTokenBlock : a.tokens;
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
       int64_t token = block;
-      for (; token + S::kTokens <= end; token += S::kTokens) matmul_tokens<S, Format, S::kTokens>(a, tile, token);
+      for (; token + S::kTokens <= end; token += S::kTokens)
+        matmul_tokens<S, Format, S::kTokens>(a, tile, token);
       matmul_rest<S, Format, S::kTokens - 1>(a, tile, token, end - token);
     }
   }

@@ -121,6 +121,26 @@ void add_row(float* y, const float* x, int64_t cols) {
   for (int64_t c = 0; c < cols; c += S::kLanes) S::store(y + c, S::add(S::load(y + c), S::load(x + c)));
 }
 
+// x - x is 0 for a finite x and NaN otherwise, and NaN survives addition; max() may lose it.
+template <class S>
+Peak peak(const float* x, int64_t count) {
+  Wide<S> largest = Wide<S>::set1(-__builtin_inff());
+  Wide<S> poison = Wide<S>::set1(0.0F);
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16)
+    for (int p = 0; p < Wide<S>::kParts; ++p) {
+      const typename S::F value = S::load(x + i + p * S::kLanes);
+      largest.v[p] = S::max(largest.v[p], value);
+      poison.v[p] = S::add(poison.v[p], S::sub(value, value));
+    }
+  Peak result = {max_lanes(largest), sum_lanes(poison) == 0.0F};
+  for (; i < count; ++i) {
+    result.value = result.value > x[i] ? result.value : x[i];
+    result.finite = result.finite && x[i] - x[i] == 0.0F;
+  }
+  return result;
+}
+
 template <class S>
 void store_f16(uint16_t* out, const float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += S::kLanes) S::store_f16(out + i, S::load(x + i));

@@ -14,9 +14,9 @@ template <int Bits, int Offset, int Subs, class ScaleLayout>
 struct Format {
   using Scales = ScaleLayout;
   static constexpr int kBits = Bits;
-  static constexpr int kOffset = Offset;              // subtracted from every quant
-  static constexpr int kSubs = Subs;                  // subs of 32 columns in a unit
-  static constexpr int kUnitCols = Subs * kSubCols;   // columns of a file block
+  static constexpr int kOffset = Offset;             // subtracted from every quant
+  static constexpr int kSubs = Subs;                 // subs of 32 columns in a unit
+  static constexpr int kUnitCols = Subs * kSubCols;  // columns of a file block
   static constexpr int kQuantBytes = quant_bytes(Bits);
   static constexpr int kSubBytes = kQuantBytes + Scales::kScaleBytes;
   static constexpr int kUnitBytes = Scales::kHeadBytes + Subs * kSubBytes;
@@ -37,8 +37,16 @@ inline void unpack_paired_nibbles(const uint8_t* bytes, uint8_t* q) {
     }
 }
 
+// Bit i of a 32-bit word becomes bit 4 of q[i], four quants at a time.
 inline void add_fifth_bits(const uint8_t* word, uint8_t* q) {
-  for (int i = 0; i < 32; ++i) q[i] = static_cast<uint8_t>(q[i] | (((word[i / 8] >> (i % 8)) & 1) << 4));
+  for (int g = 0; g < 8; ++g) {
+    const uint32_t bits = (word[g / 2] >> (4 * (g % 2))) & 15U;
+    const uint32_t spread = (bits & 1U) << 4 | (bits & 2U) << 11 | (bits & 4U) << 18 | (bits & 8U) << 25;
+    uint32_t four;
+    std::memcpy(&four, q + 4 * g, sizeof four);
+    four |= spread;
+    std::memcpy(q + 4 * g, &four, sizeof four);
+  }
 }
 
 // Twelve bytes: scale 0..3 and min 0..3 in the low six bits of bytes 0..3 and 4..7; scale 4..7 and min 4..7

@@ -1,5 +1,6 @@
 // Q4_K: 256 weights = float16 d, float16 dmin, 12 bytes of 6-bit scales and minimums, 128 bytes of nibbles.
-// w = d * scale[s] * q - dmin * min[s] for sub s of 32. Byte 32 c + i holds sub 2c's q[i] low, sub 2c+1's high.
+// w = d * scale[s] * q - dmin * min[s] for sub s of 32. Byte 32 c + i holds sub 2c's q[i] low, sub 2c+1's
+// high.
 #pragma once
 
 #include "quant/format.h"

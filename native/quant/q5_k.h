@@ -14,7 +14,8 @@ struct Q5_K : Format<5, 0, 8, SuperScaleMin> {
     unpack_paired_nibbles(block + 48, q);
     const uint8_t* fifth = block + 16;
     for (int s = 0; s < 8; ++s)
-      for (int i = 0; i < 32; ++i) q[32 * s + i] = static_cast<uint8_t>(q[32 * s + i] | (((fifth[i] >> s) & 1) << 4));
+      for (int i = 0; i < 32; ++i)
+        q[32 * s + i] = static_cast<uint8_t>(q[32 * s + i] | (((fifth[i] >> s) & 1) << 4));
   }
 };
 

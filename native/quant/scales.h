@@ -1,4 +1,5 @@
-// The four ways GGUF formats scale a sub of 32 quants, each as it lies in the tile and as the kernels read it.
+// The four ways GGUF formats scale a sub of 32 quants, each as it lies in the tile and as the kernels read
+// it.
 //
 // A weight is scale * (quant - offset) + minimum. kScaleCols columns share a scale; where a super-block
 // scale multiplies a small integer one, the product of an 11-bit and a 6- to 8-bit number is exact in
@@ -20,7 +21,9 @@ struct HalfScale {
   struct Row {
     uint16_t d;
   };
-  static void put(const Row& r, uint8_t*, uint8_t* scales, int, int row) { std::memcpy(scales + 2 * row, &r.d, 2); }
+  static void put(const Row& r, uint8_t*, uint8_t* scales, int, int row) {
+    std::memcpy(scales + 2 * row, &r.d, 2);
+  }
   template <class S>
   static typename S::F scale(const uint8_t*, const uint8_t* scales, int, int part) {
     return S::load_f16(reinterpret_cast<const uint16_t*>(scales) + part * S::kLanes);
@@ -70,7 +73,8 @@ struct SuperScaleMin {
   template <class S>
   static typename S::F min(const uint8_t* head, const uint8_t* scales, int part) {
     const int at = part * S::kLanes;
-    const typename S::F m = S::mul(S::load_f16(reinterpret_cast<const uint16_t*>(head + 32) + at), S::load_u8(scales + 16 + at));
+    const typename S::F m =
+        S::mul(S::load_f16(reinterpret_cast<const uint16_t*>(head + 32) + at), S::load_u8(scales + 16 + at));
     return S::sub(S::zero(), m);
   }
 };

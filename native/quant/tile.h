@@ -25,7 +25,9 @@ inline constexpr int kSubCols = 32;
 inline constexpr int kGroupBytes = 64;  // 16 rows x 4 columns
 
 // Bytes of one sub's quants.
-constexpr int quant_bytes(int bits) { return bits == 8 ? 512 : 256 + 64 * (bits - 4); }
+constexpr int quant_bytes(int bits) {
+  return bits == 8 ? 512 : 256 + 64 * (bits - 4);
+}
 
 // Put one row's 32 quants of one sub into the tile.
 template <int Bits>
@@ -36,20 +38,18 @@ void scatter(const uint8_t* q, uint8_t* sub, int row) {
     uint8_t low[16];
     for (int i = 0; i < 16; ++i) low[i] = static_cast<uint8_t>((q[i] & 15) | ((q[i + 16] & 15) << 4));
     for (int j = 0; j < 4; ++j) std::memcpy(sub + j * kGroupBytes + 4 * row, low + 4 * j, 4);
-    uint8_t* high = sub + 4 * kGroupBytes + 4 * row;
-    if constexpr (Bits == 5) {
-      for (int c = 0; c < 4; ++c) {
-        int byte = 0;
-        for (int g = 0; g < 8; ++g) byte |= (q[4 * g + c] >> 4) << g;
-        high[c] = static_cast<uint8_t>(byte);
+    // The high bits of a group's four quants at once: a group is one 32-bit word.
+    constexpr int kHighBits = Bits - 4;
+    constexpr uint32_t kMask = 0x01010101U * ((1 << kHighBits) - 1);
+    constexpr int kGroupsPerWord = kHighBits == 0 ? 8 : 8 / kHighBits;
+    for (int v = 0; v < kHighBits; ++v) {
+      uint32_t high = 0;
+      for (int h = 0; h < kGroupsPerWord; ++h) {
+        uint32_t word;
+        std::memcpy(&word, q + 4 * (kGroupsPerWord * v + h), sizeof word);
+        high |= ((word >> 4) & kMask) << (kHighBits * h);
       }
-    } else if constexpr (Bits == 6) {
-      for (int v = 0; v < 2; ++v)
-        for (int c = 0; c < 4; ++c) {
-          int byte = 0;
-          for (int h = 0; h < 4; ++h) byte |= (q[4 * (4 * v + h) + c] >> 4) << (2 * h);
-          high[v * kGroupBytes + c] = static_cast<uint8_t>(byte);
-        }
+      std::memcpy(sub + (4 + v) * kGroupBytes + 4 * row, &high, sizeof high);
     }
   }
 }

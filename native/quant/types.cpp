@@ -71,10 +71,11 @@ void unpack_row(const uint8_t* tile, int row, int64_t units, float* out) {
 // Unquantised tiles: [column][16 rows] of the file's own element.
 template <class Element>
 void pack_floats(const uint8_t* file, int64_t row_bytes, int rows, int64_t units, uint8_t* tile) {
-  for (int64_t c = 0; c < units; ++c)
-    for (int row = 0; row < kTileRows; ++row) {
+  for (int row = 0; row < kTileRows; ++row)
+    for (int64_t c = 0; c < units; ++c) {
       Element value = {};
-      if (row < rows) std::memcpy(&value, file + row * row_bytes + c * static_cast<int64_t>(sizeof value), sizeof value);
+      if (row < rows)
+        std::memcpy(&value, file + row * row_bytes + c * static_cast<int64_t>(sizeof value), sizeof value);
       std::memcpy(tile + (c * kTileRows + row) * static_cast<int64_t>(sizeof value), &value, sizeof value);
     }
 }
@@ -88,9 +89,15 @@ void unpack_floats(const uint8_t* tile, int row, int64_t units, float* out) {
   }
 }
 
-float same(float x) { return x; }
-float from_half(uint16_t x) { return isa::half_to_float(x); }
-float from_bfloat(uint16_t x) { return isa::bfloat_to_float(x); }
+float same(float x) {
+  return x;
+}
+float from_half(uint16_t x) {
+  return isa::half_to_float(x);
+}
+float from_bfloat(uint16_t x) {
+  return isa::bfloat_to_float(x);
+}
 
 template <class Q>
 constexpr TypeInfo quantised(Type type, const char* name) {
@@ -119,6 +126,8 @@ const TypeInfo* find_type(int32_t ggml_type) {
   return nullptr;
 }
 
-const TypeInfo& info(Type type) { return kTypes[static_cast<std::size_t>(type)]; }
+const TypeInfo& info(Type type) {
+  return kTypes[static_cast<std::size_t>(type)];
+}
 
 }  // namespace ferrite::quant

@@ -13,10 +13,10 @@ struct TypeInfo {
   Type type;
   int32_t ggml_type;
   const char* name;
-  bool quantised;        // takes int8 activations; otherwise float32
-  int64_t block_cols;    // columns in a file block; a row holds a whole number of them
-  int64_t block_bytes;   // bytes of a file block
-  int64_t unit_bytes;    // bytes of the 16-row unit that packs it
+  bool quantised;       // takes int8 activations; otherwise float32
+  int64_t block_cols;   // columns in a file block; a row holds a whole number of them
+  int64_t block_bytes;  // bytes of a file block
+  int64_t unit_bytes;   // bytes of the 16-row unit that packs it
   // Pack `units` blocks of up to 16 rows, `row_bytes` apart, into one tile; rows beyond `rows` become zeros.
   void (*pack)(const uint8_t* file, int64_t row_bytes, int rows, int64_t units, uint8_t* tile);
   // Read row `row` of a tile back as float32.

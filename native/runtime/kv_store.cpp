@@ -18,7 +18,8 @@ KvStore::KvStore(const KvShape& shape)
 
 uint8_t* KvStore::k_cell(int64_t block, int64_t layer, int64_t head, int64_t position) const {
   const int64_t cell = position % shape_.block_tokens / 16;
-  return memory_.data() + block * block_bytes_ + layer * 2 * side_bytes_ + (head * cells_ + cell) * cell_bytes_;
+  return memory_.data() + block * block_bytes_ + layer * 2 * side_bytes_ +
+         (head * cells_ + cell) * cell_bytes_;
 }
 
 uint8_t* KvStore::v_cell(int64_t block, int64_t layer, int64_t head, int64_t position) const {
@@ -28,7 +29,8 @@ uint8_t* KvStore::v_cell(int64_t block, int64_t layer, int64_t head, int64_t pos
 void KvStore::copy_block(int64_t source, int64_t target) {
   if (source < 0 || source >= shape_.blocks || target < 0 || target >= shape_.blocks)
     throw std::out_of_range("KV block out of range");
-  std::memcpy(memory_.data() + target * block_bytes_, memory_.data() + source * block_bytes_, static_cast<std::size_t>(block_bytes_));
+  std::memcpy(memory_.data() + target * block_bytes_, memory_.data() + source * block_bytes_,
+              static_cast<std::size_t>(block_bytes_));
 }
 
 }  // namespace ferrite

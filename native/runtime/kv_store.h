@@ -16,7 +16,7 @@ struct KvShape {
   int64_t head_dim;      // multiple of 16
   int64_t block_tokens;  // multiple of 16
   int64_t blocks;
-  bool half;             // float16 elements; float32 otherwise
+  bool half;  // float16 elements; float32 otherwise
 };
 
 class KvStore {

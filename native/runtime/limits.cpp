@@ -43,7 +43,9 @@ double MachineLimits::read_bandwidth() {
   const std::size_t share = kBytes / static_cast<std::size_t>(team_->size()) / 256 * 256;
   for (int pass = 0; pass < 3; ++pass) {
     const double took = seconds([&] {
-      team_->run([&](int thread) { sink += sum_words(memory_.data() + static_cast<std::size_t>(thread) * share, share); });
+      team_->run([&](int thread) {
+        sink += sum_words(memory_.data() + static_cast<std::size_t>(thread) * share, share);
+      });
     });
     best = std::max(best, static_cast<double>(share) * team_->size() / took);
   }

@@ -16,7 +16,8 @@ class MappedMemory {
   // Pages are taken as they are touched. Throws std::bad_alloc when the range cannot be reserved.
   explicit MappedMemory(std::size_t bytes) : bytes_(bytes) {
     if (bytes == 0) return;
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<uint8_t*>(p);
     // Weights and KV are streamed; fewer, larger pages save TLB misses. A refusal changes nothing.

@@ -12,7 +12,9 @@ namespace {
 // that the threads finish together.
 constexpr int64_t kChunkBytes = 64 * 1024;
 
-int64_t chunk_tiles(const Weight& weight) { return std::max<int64_t>(1, kChunkBytes / weight.tile_bytes()); }
+int64_t chunk_tiles(const Weight& weight) {
+  return std::max<int64_t>(1, kChunkBytes / weight.tile_bytes());
+}
 
 void quantise(const StepContext& ctx, const Buffer& buffer, int64_t row) {
   if (buffer.quantised()) ctx.kernels.quantize_row(buffer.row(row), buffer.cols(), buffer.quant_at(row, 0));
@@ -57,7 +59,7 @@ QuantRows Buffer::quant_at(int64_t i, int64_t col) const {
   return {all.q + at, all.scale + at / 32, all.sum + at / 32, all.sum16 + at / 16};
 }
 
-void EmbedOp::run(const StepContext& ctx, int) {
+void EmbedOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
   share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
     float* x = out.row(row);
@@ -67,7 +69,7 @@ void EmbedOp::run(const StepContext& ctx, int) {
   });
 }
 
-void SelectRowsOp::run(const StepContext& ctx, int) {
+void SelectRowsOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
   const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
   share(ctx.input.logits(), 1, [&](int64_t row, int64_t) {
@@ -77,7 +79,7 @@ void SelectRowsOp::run(const StepContext& ctx, int) {
   });
 }
 
-void NormOp::run(const StepContext& ctx, int) {
+void NormOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
   const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
   share(ctx.rows_of(in.space()), 1, [&](int64_t row, int64_t) {
@@ -86,7 +88,7 @@ void NormOp::run(const StepContext& ctx, int) {
   });
 }
 
-void LinearOp::run(const StepContext& ctx, int) {
+void LinearOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
   // Pieces are numbered through in tiles, so that a chunk may end one and the next begin another.
   int64_t total = 0, chunk = INT64_MAX;
@@ -110,13 +112,14 @@ void LinearOp::run(const StepContext& ctx, int) {
 }
 
 void LogitsOp::prepare(const StepContext& ctx) {
-  Op::prepare(ctx);
+  reset();
   rows_ = ctx.input.logits();
   threads_ = ctx.threads;
-  best_.assign(static_cast<std::size_t>(rows_ * threads_), {-std::numeric_limits<float>::infinity(), -1, true});
+  best_.assign(static_cast<std::size_t>(rows_ * threads_),
+               {-std::numeric_limits<float>::infinity(), -1, true});
 }
 
-void LogitsOp::run(const StepContext& ctx, int thread) {
+void LogitsOp::run(const StepContext& ctx, int thread) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
   MatmulArgs args = matmul_args(ctx, *weight_, in, ctx.buffers[static_cast<std::size_t>(out_)]);
   if (args.tokens == 0) return;
@@ -133,12 +136,12 @@ void LogitsOp::scan(const StepContext& ctx, int thread, int64_t begin, int64_t e
   for (int64_t row = 0; row < rows_; ++row) {
     Best& best = best_[static_cast<std::size_t>(thread * rows_ + row)];
     const float* logits = out.row(row);
-    for (int64_t i = begin; i < end; ++i) {
-      best.finite = best.finite && std::isfinite(logits[i]);
-      // Chunks come in any order: among equal values the lower id wins, whichever was seen first.
-      if (logits[i] > best.value || (logits[i] == best.value && i < best.id))
-        best = {logits[i], static_cast<int32_t>(i), best.finite};
-    }
+    const Peak peak = ctx.kernels.peak(logits + begin, end - begin);
+    best.finite = best.finite && peak.finite;
+    // Chunks come in any order: among equal values the lower id wins, whichever was seen first.
+    if (peak.value < best.value || (peak.value == best.value && begin > best.id)) continue;
+    const float* found = std::find(logits + begin, logits + end, peak.value);
+    if (found != logits + end) best = {peak.value, static_cast<int32_t>(found - logits), best.finite};
   }
 }
 
@@ -153,7 +156,7 @@ int32_t LogitsOp::best(int64_t row) const {
   return result.finite ? result.id : -1;
 }
 
-void AnglesOp::run(const StepContext& ctx, int) {
+void AnglesOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
   share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
     const auto position = static_cast<double>(ctx.input.positions[static_cast<std::size_t>(row)]);
@@ -167,7 +170,12 @@ void AnglesOp::run(const StepContext& ctx, int) {
   });
 }
 
-void RopeOp::run(const StepContext& ctx, int) {
+void RopeOp::prepare(const StepContext& ctx) {
+  reset();
+  halves_.resize(static_cast<std::size_t>(2 * config_.head_dim * ctx.threads));
+}
+
+void RopeOp::run(const StepContext& ctx, int thread) noexcept {
   const Config& c = config_;
   const Buffer& q = ctx.buffers[static_cast<std::size_t>(c.q)];
   const Buffer& k = ctx.buffers[static_cast<std::size_t>(c.k)];
@@ -190,11 +198,11 @@ void RopeOp::run(const StepContext& ctx, int) {
       normalise(c.k_norm, head);
       rotate(c.kind, head, cos, sin, pairs);
     }
-    store(ctx, row);
+    store(ctx, row, halves_.data() + 2 * c.head_dim * thread);
   });
 }
 
-void RopeOp::store(const StepContext& ctx, int64_t row) const {
+void RopeOp::store(const StepContext& ctx, int64_t row, uint16_t* halves) const {
   const Config& c = config_;
   const auto index = static_cast<std::size_t>(row);
   const int64_t position = ctx.input.positions[index];
@@ -204,18 +212,18 @@ void RopeOp::store(const StepContext& ctx, int64_t row) const {
   const auto put = [&](auto element, const auto* k, const auto* v, int64_t head) {
     using Element = decltype(element);
     auto* key = reinterpret_cast<Element*>(ctx.kv->k_cell(block, c.layer, head, position));
-    auto* value = reinterpret_cast<Element*>(ctx.kv->v_cell(block, c.layer, head, position)) + slot * c.head_dim;
+    auto* value =
+        reinterpret_cast<Element*>(ctx.kv->v_cell(block, c.layer, head, position)) + slot * c.head_dim;
     for (int64_t d = 0; d < c.head_dim; ++d) key[d * kCellPositions + slot] = k[d];
     std::memcpy(value, v, static_cast<std::size_t>(c.head_dim) * sizeof(Element));
   };
-  std::vector<uint16_t> halves(static_cast<std::size_t>(2 * c.head_dim));
   for (int64_t h = 0; h < c.kv_heads; ++h) {
     const float* k = ctx.buffers[static_cast<std::size_t>(c.k)].row(row) + h * c.head_dim;
     const float* v = ctx.buffers[static_cast<std::size_t>(c.v)].row(row) + h * c.head_dim;
     if (ctx.kv->shape().half) {
-      ctx.kernels.store_f16(halves.data(), k, c.head_dim);
-      ctx.kernels.store_f16(halves.data() + c.head_dim, v, c.head_dim);
-      put(uint16_t{}, halves.data(), halves.data() + c.head_dim, h);
+      ctx.kernels.store_f16(halves, k, c.head_dim);
+      ctx.kernels.store_f16(halves + c.head_dim, v, c.head_dim);
+      put(uint16_t{}, halves, halves + c.head_dim, h);
     } else {
       put(float{}, k, v, h);
     }
@@ -228,7 +236,7 @@ int64_t AttentionOp::first_partition(int64_t position) const {
 }
 
 void AttentionOp::prepare(const StepContext& ctx) {
-  Op::prepare(ctx);
+  reset();
   const int64_t items = ctx.input.rows() * config_.kv_heads;
   partitions_ = 0;
   for (const int32_t position : ctx.input.positions)
@@ -239,7 +247,8 @@ void AttentionOp::prepare(const StepContext& ctx) {
   if (split_) partials_.resize(static_cast<std::size_t>(items * partitions_ * width));
   // Scores, the partition's result, and the joined result.
   scratch_.resize(static_cast<std::size_t>(ctx.threads));
-  for (auto& scratch : scratch_) scratch.resize(static_cast<std::size_t>(config_.group() * kPartition + 2 * width));
+  for (auto& scratch : scratch_)
+    scratch.resize(static_cast<std::size_t>(config_.group() * kPartition + 2 * width));
 }
 
 AttentionOp::Partial AttentionOp::partial(int64_t item, int64_t partition) {
@@ -249,8 +258,8 @@ AttentionOp::Partial AttentionOp::partial(int64_t item, int64_t partition) {
   return {at, at + group, at + 2 * group};
 }
 
-void AttentionOp::attend(const StepContext& ctx, int64_t row, int64_t kv_head, int64_t partition, float* scores,
-                         const Partial& to) const {
+void AttentionOp::attend(const StepContext& ctx, int64_t row, int64_t kv_head, int64_t partition,
+                         float* scores, const Partial& to) const {
   const AttentionConfig& c = config_;
   const auto index = static_cast<std::size_t>(row);
   const int64_t position = ctx.input.positions[index];
@@ -281,11 +290,12 @@ void AttentionOp::finish(const StepContext& ctx, int64_t row, int64_t kv_head, c
   const int64_t column = kv_head * c.group() * c.head_dim;
   float* y = out.row(row) + column;
   for (int64_t h = 0; h < c.group(); ++h)
-    for (int64_t d = 0; d < c.head_dim; ++d) y[h * c.head_dim + d] = joined.out[h * c.head_dim + d] / joined.total[h];
+    for (int64_t d = 0; d < c.head_dim; ++d)
+      y[h * c.head_dim + d] = joined.out[h * c.head_dim + d] / joined.total[h];
   if (out.quantised()) ctx.kernels.quantize_row(y, c.group() * c.head_dim, out.quant_at(row, column));
 }
 
-void AttentionOp::run(const StepContext& ctx, int thread) {
+void AttentionOp::run(const StepContext& ctx, int thread) noexcept {
   const AttentionConfig& c = config_;
   const int64_t group = c.group();
   const int64_t width = group * (c.head_dim + 2);
@@ -301,7 +311,8 @@ void AttentionOp::run(const StepContext& ctx, int thread) {
       const int64_t row = item / c.kv_heads;
       const int64_t position = ctx.input.positions[static_cast<std::size_t>(row)];
       const int64_t partition = first_partition(position) + offset;
-      if (partition * kPartition <= position) attend(ctx, row, item % c.kv_heads, partition, scores, partial(item, offset));
+      if (partition * kPartition <= position)
+        attend(ctx, row, item % c.kv_heads, partition, scores, partial(item, offset));
     });
     return;
   }
@@ -313,14 +324,14 @@ void AttentionOp::run(const StepContext& ctx, int thread) {
     for (int64_t partition = first + 1; partition * kPartition <= position; ++partition) {
       attend(ctx, row, kv_head, partition, scores, next);
       for (int64_t h = 0; h < group; ++h)
-        ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * c.head_dim, next.max[h], next.total[h],
-                         next.out + h * c.head_dim, c.head_dim);
+        ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * c.head_dim, next.max[h],
+                         next.total[h], next.out + h * c.head_dim, c.head_dim);
     }
     finish(ctx, row, kv_head, joined);
   });
 }
 
-void JoinOp::run(const StepContext& ctx, int) {
+void JoinOp::run(const StepContext& ctx, int) noexcept {
   const AttentionConfig& c = attention_.config_;
   share(ctx.input.rows() * c.kv_heads, 1, [&](int64_t item, int64_t) {
     const int64_t row = item / c.kv_heads;
@@ -330,14 +341,14 @@ void JoinOp::run(const StepContext& ctx, int) {
     for (int64_t partition = first + 1; partition * kPartition <= position; ++partition) {
       const AttentionOp::Partial next = attention_.partial(item, partition - first);
       for (int64_t h = 0; h < c.group(); ++h)
-        ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * c.head_dim, next.max[h], next.total[h],
-                         next.out + h * c.head_dim, c.head_dim);
+        ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * c.head_dim, next.max[h],
+                         next.total[h], next.out + h * c.head_dim, c.head_dim);
     }
     attention_.finish(ctx, row, item % c.kv_heads, joined);
   });
 }
 
-void GateOp::run(const StepContext& ctx, int) {
+void GateOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& gate = ctx.buffers[static_cast<std::size_t>(gate_)];
   const Buffer& up = ctx.buffers[static_cast<std::size_t>(up_)];
   // A piece of a row: a multiple of 32 columns, so that it can be quantised by itself.
@@ -351,10 +362,11 @@ void GateOp::run(const StepContext& ctx, int) {
   });
 }
 
-void AddOp::run(const StepContext& ctx, int) {
+void AddOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& y = ctx.buffers[static_cast<std::size_t>(y_)];
   const Buffer& x = ctx.buffers[static_cast<std::size_t>(x_)];
-  share(ctx.rows_of(y.space()), 1, [&](int64_t row, int64_t) { ctx.kernels.add(y.row(row), x.row(row), y.cols()); });
+  share(ctx.rows_of(y.space()), 1,
+        [&](int64_t row, int64_t) { ctx.kernels.add(y.row(row), x.row(row), y.cols()); });
 }
 
 }  // namespace ferrite

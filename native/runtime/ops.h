@@ -1,5 +1,6 @@
-// The operations a program is made of. Each runs on every thread of the team and takes its share of work
-// from a shared counter, so a descheduled thread costs one chunk and not the step.
+// The operations a program is made of. Each is run by every thread of the team, which take pieces of its work
+// from a shared counter until none is left, and then wait until all pieces are finished. So a descheduled
+// thread costs the piece it holds, not the step, and no thread waits for another to arrive.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 
 #include "runtime/rope.h"
 #include "runtime/step.h"
+#include "runtime/team.h"
 #include "runtime/weight.h"
 
 namespace ferrite {
@@ -18,29 +20,44 @@ using BufferId = int32_t;
 class Op {
  public:
   virtual ~Op() = default;
-  // Called once a step, on one thread, before any run().
-  virtual void prepare(const StepContext&) { next_.store(0, std::memory_order_relaxed); }
-  // False when the step has nothing for this op, so no barrier follows.
+  // Called once a step, on one thread, before any run(). All memory is taken here.
+  virtual void prepare(const StepContext&) { reset(); }
+  // False when the step has nothing for this op.
   virtual bool active(const StepContext&) const { return true; }
-  virtual void run(const StepContext& ctx, int thread) = 0;
+  // On return the whole op is finished, whoever did it.
+  virtual void run(const StepContext& ctx, int thread) noexcept = 0;
 
  protected:
-  // Hand out [0, total) in pieces of `chunk`; `fn(begin, end)`.
+  void reset() {
+    next_.store(0, std::memory_order_relaxed);
+    done_.store(0, std::memory_order_relaxed);
+  }
+
+  // Hand out [0, total) in pieces of `chunk` to `fn(begin, end)`, and wait until all of them are finished.
+  // Every thread must call it once a run with the same numbers.
   template <class Fn>
   void share(int64_t total, int64_t chunk, Fn fn) {
-    for (int64_t begin; (begin = next_.fetch_add(chunk, std::memory_order_relaxed)) < total;)
+    const auto pieces = static_cast<uint32_t>((total + chunk - 1) / chunk);
+    for (uint32_t piece; (piece = next_.fetch_add(1, std::memory_order_relaxed)) < pieces;) {
+      const int64_t begin = piece * chunk;
       fn(begin, begin + chunk < total ? begin + chunk : total);
+      if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == pieces) done_.notify_all();
+    }
+    for (uint32_t done; (done = done_.load(std::memory_order_acquire)) < pieces;)
+      wait_while_equal(done_, done);
   }
 
  private:
-  alignas(64) std::atomic<int64_t> next_ = 0;
+  alignas(64) std::atomic<uint32_t> next_ = 0;  // pieces handed out
+  alignas(64) std::atomic<uint32_t> done_ = 0;  // pieces finished
 };
 
 // out = scale * table[token]
 class EmbedOp final : public Op {
  public:
-  EmbedOp(std::shared_ptr<const Weight> table, BufferId out, float scale) : table_(std::move(table)), out_(out), scale_(scale) {}
-  void run(const StepContext& ctx, int thread) override;
+  EmbedOp(std::shared_ptr<const Weight> table, BufferId out, float scale)
+      : table_(std::move(table)), out_(out), scale_(scale) {}
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   std::shared_ptr<const Weight> table_;
@@ -52,7 +69,7 @@ class EmbedOp final : public Op {
 class SelectRowsOp final : public Op {
  public:
   SelectRowsOp(BufferId in, BufferId out) : in_(in), out_(out) {}
-  void run(const StepContext& ctx, int thread) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   BufferId in_, out_;
@@ -61,8 +78,9 @@ class SelectRowsOp final : public Op {
 // out = rms_norm(in) * weight
 class NormOp final : public Op {
  public:
-  NormOp(BufferId in, Vector weight, BufferId out, float eps) : in_(in), out_(out), weight_(std::move(weight)), eps_(eps) {}
-  void run(const StepContext& ctx, int thread) override;
+  NormOp(BufferId in, Vector weight, BufferId out, float eps)
+      : in_(in), out_(out), weight_(std::move(weight)), eps_(eps) {}
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   BufferId in_, out_;
@@ -81,7 +99,7 @@ struct LinearPiece {
 class LinearOp final : public Op {
  public:
   LinearOp(BufferId in, std::vector<LinearPiece> pieces) : in_(in), pieces_(std::move(pieces)) {}
-  void run(const StepContext& ctx, int thread) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   BufferId in_;
@@ -91,9 +109,10 @@ class LinearOp final : public Op {
 // The output matrix; also finds each row's largest logit, so that greedy sampling needs no second pass.
 class LogitsOp final : public Op {
  public:
-  LogitsOp(BufferId in, std::shared_ptr<const Weight> weight, BufferId out) : in_(in), out_(out), weight_(std::move(weight)) {}
+  LogitsOp(BufferId in, std::shared_ptr<const Weight> weight, BufferId out)
+      : in_(in), out_(out), weight_(std::move(weight)) {}
   void prepare(const StepContext& ctx) override;
-  void run(const StepContext& ctx, int thread) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
   // After the step: the id of row i's largest logit, the lowest among equals; -1 when any is not finite.
   int32_t best(int64_t row) const;
 
@@ -116,7 +135,7 @@ class LogitsOp final : public Op {
 class AnglesOp final : public Op {
  public:
   AnglesOp(std::vector<double> frequencies, BufferId out) : frequencies_(std::move(frequencies)), out_(out) {}
-  void run(const StepContext& ctx, int thread) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   std::vector<double> frequencies_;  // radians a position, one for each rotated pair
@@ -139,12 +158,14 @@ class RopeOp final : public Op {
     HeadNorm q_norm, k_norm;
   };
   explicit RopeOp(Config config) : config_(std::move(config)) {}
-  void run(const StepContext& ctx, int thread) override;
+  void prepare(const StepContext& ctx) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
-  void store(const StepContext& ctx, int64_t row) const;
+  void store(const StepContext& ctx, int64_t row, uint16_t* halves) const;
 
   Config config_;
+  std::vector<uint16_t> halves_;  // [threads][2 * head_dim] a key and a value as float16
 };
 
 struct AttentionConfig {
@@ -161,7 +182,7 @@ class AttentionOp final : public Op {
  public:
   explicit AttentionOp(const AttentionConfig& config) : config_(config) {}
   void prepare(const StepContext& ctx) override;
-  void run(const StepContext& ctx, int thread) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   friend class JoinOp;
@@ -171,14 +192,15 @@ class AttentionOp final : public Op {
     float* out;
   };
   int64_t first_partition(int64_t position) const;
-  void attend(const StepContext& ctx, int64_t row, int64_t kv_head, int64_t partition, float* scores, const Partial& to) const;
+  void attend(const StepContext& ctx, int64_t row, int64_t kv_head, int64_t partition, float* scores,
+              const Partial& to) const;
   void finish(const StepContext& ctx, int64_t row, int64_t kv_head, const Partial& joined) const;
   Partial partial(int64_t item, int64_t partition);
 
   AttentionConfig config_;
   bool split_ = false;
-  int64_t partitions_ = 0;      // most partitions of any row, when split
-  std::vector<float> partials_;  // [rows * kv_heads][partitions][group * (head_dim + 2)]
+  int64_t partitions_ = 0;                   // most partitions of any row, when split
+  std::vector<float> partials_;              // [rows * kv_heads][partitions][group * (head_dim + 2)]
   std::vector<std::vector<float>> scratch_;  // per thread
 };
 
@@ -186,7 +208,7 @@ class JoinOp final : public Op {
  public:
   explicit JoinOp(AttentionOp& attention) : attention_(attention) {}
   bool active(const StepContext&) const override { return attention_.split_; }
-  void run(const StepContext& ctx, int thread) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   AttentionOp& attention_;
@@ -196,7 +218,7 @@ class JoinOp final : public Op {
 class GateOp final : public Op {
  public:
   GateOp(GateKind kind, BufferId gate, BufferId up) : kind_(kind), gate_(gate), up_(up) {}
-  void run(const StepContext& ctx, int thread) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   GateKind kind_;
@@ -207,7 +229,7 @@ class GateOp final : public Op {
 class AddOp final : public Op {
  public:
   AddOp(BufferId y, BufferId x) : y_(y), x_(x) {}
-  void run(const StepContext& ctx, int thread) override;
+  void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
   BufferId y_, x_;

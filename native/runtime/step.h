@@ -13,11 +13,11 @@
 namespace ferrite {
 
 struct StepInput {
-  std::span<const int32_t> tokens;       // [n]
-  std::span<const int32_t> positions;    // [n]
-  std::span<const int32_t> sequences;    // [n] index into block_tables
+  std::span<const int32_t> tokens;     // [n]
+  std::span<const int32_t> positions;  // [n]
+  std::span<const int32_t> sequences;  // [n] index into block_tables
   std::vector<std::span<const int32_t>> block_tables;
-  std::span<const int32_t> logit_rows;   // [m]
+  std::span<const int32_t> logit_rows;  // [m]
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
   int64_t logits() const { return static_cast<int64_t>(logit_rows.size()); }

@@ -7,8 +7,8 @@
 namespace ferrite {
 namespace {
 
-// About 30 microseconds: longer than an op of a small model takes, short enough that a team whose member
-// was descheduled, or that has no work, soon leaves the core to whoever needs it.
+// About 30 microseconds: longer than a piece of work takes, short enough that a thread which waits for one
+// that was descheduled, or that has no work, soon leaves the core to whoever needs it.
 constexpr int kSpins = 2000;
 
 void pause() {
@@ -19,15 +19,15 @@ void pause() {
 #endif
 }
 
-void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
+}  // namespace
+
+void wait_while_equal(const std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
     pause();
   }
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
-
-}  // namespace
 
 Team::Team(int threads) : size_(threads) {
   workers_.reserve(static_cast<std::size_t>(threads - 1));
@@ -42,34 +42,25 @@ Team::~Team() {
 }
 
 void Team::run(const std::function<void(int)>& body) {
-  if (size_ == 1) return body(0);
   body_ = &body;
+  finished_.store(0, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
   body(0);
-  barrier();
-}
-
-void Team::barrier() {
-  if (size_ == 1) return;
-  const uint32_t before = passed_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    passed_.fetch_add(1, std::memory_order_release);
-    passed_.notify_all();
-  } else {
-    wait_for_change(passed_, before);
-  }
+  const auto others = static_cast<uint32_t>(size_ - 1);
+  for (uint32_t done; (done = finished_.load(std::memory_order_acquire)) != others;)
+    wait_while_equal(finished_, done);
 }
 
 void Team::work(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    wait_for_change(job_, seen);
+    wait_while_equal(job_, seen);
     seen = job_.load(std::memory_order_acquire);
     if (stopping_) return;
     (*body_)(thread);
-    barrier();
+    finished_.fetch_add(1, std::memory_order_release);
+    finished_.notify_one();
   }
 }
 

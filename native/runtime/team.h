@@ -1,4 +1,7 @@
-// A persistent team of threads that runs one function at a time on all of them, with barriers inside.
+// A persistent team of threads that runs one function at a time on all of them.
+//
+// There is no barrier inside: ops wait for work to be finished, not for threads to arrive (Op::share), so a
+// thread that the system has put aside holds up nobody unless it holds a piece of work.
 #pragma once
 
 #include <atomic>
@@ -8,6 +11,9 @@
 #include <vector>
 
 namespace ferrite {
+
+// Spin for some microseconds, then sleep, until `value` is no longer `old`.
+void wait_while_equal(const std::atomic<uint32_t>& value, uint32_t old);
 
 class Team {
  public:
@@ -19,11 +25,8 @@ class Team {
 
   int size() const { return size_; }
 
-  // Run `body(thread)` on every thread and wait for all. `body` must not throw.
+  // Run `body(thread)` on every thread and wait for all.
   void run(const std::function<void(int)>& body);
-
-  // Wait inside a body until every thread of the team has come here.
-  void barrier();
 
  private:
   void work(int thread);
@@ -32,8 +35,7 @@ class Team {
   std::vector<std::thread> workers_;
   const std::function<void(int)>* body_ = nullptr;
   alignas(64) std::atomic<uint32_t> job_ = 0;       // counts jobs; a change starts one
-  alignas(64) std::atomic<int> arrived_ = 0;        // threads at the barrier
-  alignas(64) std::atomic<uint32_t> passed_ = 0;    // counts barriers; a change opens one
+  alignas(64) std::atomic<uint32_t> finished_ = 0;  // counts workers that are done with a job
   std::atomic<bool> stopping_ = false;
 };
 

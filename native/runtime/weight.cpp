@@ -6,14 +6,17 @@
 
 namespace ferrite {
 
-Weight Weight::pack(std::span<const uint8_t> file, int32_t ggml_type, int64_t rows, int64_t cols, Team& team) {
+Weight Weight::pack(std::span<const uint8_t> file, int32_t ggml_type, int64_t rows, int64_t cols,
+                    Team& team) {
   const quant::TypeInfo* type = quant::find_type(ggml_type);
-  if (type == nullptr) throw std::invalid_argument("weight type " + std::to_string(ggml_type) + " is not supported");
+  if (type == nullptr)
+    throw std::invalid_argument("weight type " + std::to_string(ggml_type) + " is not supported");
   if (rows < 1 || cols < 1 || cols % type->block_cols != 0)
     throw std::invalid_argument("shape does not fit the blocks of " + std::string(type->name));
   const int64_t units = cols / type->block_cols;
   const int64_t row_bytes = units * type->block_bytes;
-  if (static_cast<int64_t>(file.size()) / row_bytes != rows || static_cast<int64_t>(file.size()) % row_bytes != 0)
+  if (static_cast<int64_t>(file.size()) / row_bytes != rows ||
+      static_cast<int64_t>(file.size()) % row_bytes != 0)
     throw std::invalid_argument("size of the data does not match its shape");
 
   Weight weight;
@@ -27,14 +30,16 @@ Weight Weight::pack(std::span<const uint8_t> file, int32_t ggml_type, int64_t ro
     for (int64_t tile; (tile = next.fetch_add(1, std::memory_order_relaxed)) < weight.tiles();) {
       const int64_t row = tile * 16;
       const int present = static_cast<int>(rows - row < 16 ? rows - row : 16);
-      type->pack(file.data() + row * row_bytes, row_bytes, present, units, weight.memory_.data() + tile * weight.tile_bytes_);
+      type->pack(file.data() + row * row_bytes, row_bytes, present, units,
+                 weight.memory_.data() + tile * weight.tile_bytes_);
     }
   });
   return weight;
 }
 
 void Weight::read_row(int64_t row, float* out) const {
-  type_->unpack_row(memory_.data() + row / 16 * tile_bytes_, static_cast<int>(row % 16), cols_ / type_->block_cols, out);
+  type_->unpack_row(memory_.data() + row / 16 * tile_bytes_, static_cast<int>(row % 16),
+                    cols_ / type_->block_cols, out);
 }
 
 }  // namespace ferrite

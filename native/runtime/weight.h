@@ -15,7 +15,8 @@ class Weight {
  public:
   // `file` holds rows x cols values of a GGUF type, row by row. Throws std::invalid_argument when the type
   // is not supported or the sizes do not fit.
-  static Weight pack(std::span<const uint8_t> file, int32_t ggml_type, int64_t rows, int64_t cols, Team& team);
+  static Weight pack(std::span<const uint8_t> file, int32_t ggml_type, int64_t rows, int64_t cols,
+                     Team& team);
 
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
