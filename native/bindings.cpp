@@ -44,6 +44,8 @@ const KernelTable& kernels_named(const std::string& name) {
   return *table;
 }
 
+Quantisation quantisation(bool residual) { return residual ? Quantisation::Q8Residual : Quantisation::Q8; }
+
 std::shared_ptr<Team> make_team(int threads) {
   if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be between 1 and 1024");
   return std::make_shared<Team>(threads);
@@ -98,12 +100,12 @@ nb::ndarray<nb::numpy, float> run_logits(Executor& executor, const Ints& tokens,
 // rows x cols weights times float32 inputs by one kernel table: what the kernel tests compare.
 nb::ndarray<nb::numpy, float> matmul(const Weight& weight,
                                      nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> x,
-                                     const std::string& provider) {
+                                     const std::string& provider, bool residual) {
   if (static_cast<int64_t>(x.shape(1)) != weight.cols()) throw std::invalid_argument("matmul: width");
   const KernelTable& kernels = kernels_named(provider);
   const auto tokens = static_cast<int64_t>(x.shape(0));
-  Buffer in(weight.cols(), RowSpace::Tokens, weight.type().quantised);
-  Buffer out(weight.rows(), RowSpace::Tokens, false);
+  Buffer in(weight.cols(), RowSpace::Tokens, weight.type().quantised ? quantisation(residual) : Quantisation::None);
+  Buffer out(weight.rows(), RowSpace::Tokens, Quantisation::None);
   in.reserve(tokens);
   out.reserve(tokens);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -131,10 +133,10 @@ void bind_executor(nb::module_& m) {
       .def(
           "__init__",
           [](Executor* self, std::shared_ptr<Team> team, const std::string& provider,
-             std::shared_ptr<KvStore> kv) {
-            new (self) Executor(std::move(team), kernels_named(provider), std::move(kv));
+             std::shared_ptr<KvStore> kv, bool residual) {
+            new (self) Executor(std::move(team), kernels_named(provider), std::move(kv), quantisation(residual));
           },
-          "team"_a, "provider"_a, "kv"_a)
+          "team"_a, "provider"_a, "kv"_a, nb::kw_only(), "residual"_a = false)
       .def(
           "buffer",
           [](Executor& e, int64_t cols, bool logits) {
@@ -230,7 +232,7 @@ NB_MODULE(_native, m) {
   m.def(
       "supports_type", [](int32_t ggml_type) { return quant::find_type(ggml_type) != nullptr; },
       "ggml_type"_a);
-  m.def("matmul", matmul, "weight"_a, "x"_a, "provider"_a);
+  m.def("matmul", matmul, "weight"_a, "x"_a, "provider"_a, nb::kw_only(), "residual"_a = false);
 
   nb::class_<Team>(m, "Team").def(nb::new_(&make_team), "threads"_a).def_prop_ro("size", &Team::size);
 

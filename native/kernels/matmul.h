@@ -4,6 +4,9 @@
 // product, then acc = fma(dot, weight scale * activation scale, acc), then for formats with a minimum
 // acc = fma(minimum, activation sum, acc) once per 32 columns. Lanes are rows, so no order of summation
 // depends on the instruction set, the number of tokens or the threads.
+//
+// With residual activations the dot product is 254 times that of the first term plus that of the second,
+// still an exact int32, and the chain is the same.
 #pragma once
 
 #include <utility>
@@ -13,8 +16,8 @@
 
 namespace ferrite {
 
-// Parts x kLanes rows, T tokens; `part` is the first register of rows.
-template <class S, class Q, int Parts, int T>
+// Parts x kLanes rows, T tokens, one or two Terms of int8 activations; `part` is the first register of rows.
+template <class S, class Q, int Parts, int T, int Terms>
 struct QuantTile {
   using F = typename S::F;
   using I = typename S::I;
@@ -27,24 +30,26 @@ struct QuantTile {
 
   template <int First, int... G>
   [[gnu::always_inline]] static void dots(std::integer_sequence<int, G...>, const uint8_t* sub, int part,
-                                          const int8_t* const (&q)[T], int64_t col, Dot (&dot)[Parts][T]) {
+                                          const int8_t* const (&q)[Terms][T], int64_t col,
+                                          Dot (&dot)[Terms][Parts][T]) {
     (
         [&] {
           B weights[Parts];
           for (int p = 0; p < Parts; ++p) weights[p] = quant::group<S, Q::kBits, First + G>(sub, part + p);
-          for (int t = 0; t < T; ++t) {
-            const B x = S::broadcast4(q[t] + col + 4 * (First + G));
-            for (int p = 0; p < Parts; ++p) dot[p][t].template add<G>(weights[p], x);
-          }
+          for (int term = 0; term < Terms; ++term)
+            for (int t = 0; t < T; ++t) {
+              const B x = S::broadcast4(q[term][t] + col + 4 * (First + G));
+              for (int p = 0; p < Parts; ++p) dot[term][p][t].template add<G>(weights[p], x);
+            }
         }(),
         ...);
   }
 
   template <int Half>
   [[gnu::always_inline]] void scaled_run(const uint8_t* unit, const uint8_t* sub, int part,
-                                         const int8_t* const (&q)[T], const float* const (&scale)[T],
+                                         const int8_t* const (&q)[Terms][T], const float* const (&scale)[T],
                                          const int32_t* const (&sum16)[T], int64_t block) {
-    Dot dot[Parts][T];
+    Dot dot[Terms][Parts][T];
     dots<Half * kGroups>(std::make_integer_sequence<int, kGroups>(), sub, part, q, block * 32, dot);
     F d[Parts];
     for (int p = 0; p < Parts; ++p)
@@ -52,7 +57,11 @@ struct QuantTile {
     for (int t = 0; t < T; ++t) {
       const F dx = S::set1(scale[t][block]);
       for (int p = 0; p < Parts; ++p) {
-        I total = dot[p][t].total();
+        I total = dot[0][p][t].total();
+        if constexpr (Terms == 2) {
+          static_assert(kResidual == 256 - 2);
+          total = S::subi(dot[1][p][t].total(), S::subi(S::template shift_left<1>(total), S::template shift_left<8>(total)));
+        }
         if constexpr (Q::kOffset != 0) {
           const int32_t* s = sum16[t] + 2 * block;
           const int32_t sum = Scales::kScaleCols == 32 ? s[0] + s[1] : s[Half];
@@ -65,12 +74,13 @@ struct QuantTile {
 
   [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in,
                                   int64_t token) {
-    const int8_t* q[T];
+    const int8_t* q[Terms][T];
     const float* scale[T];
     const float* sum[T];
     const int32_t* sum16[T];
     for (int t = 0; t < T; ++t) {
-      q[t] = in.quant.q + (token + t) * in.cols;
+      q[0][t] = in.quant.q + (token + t) * in.cols;
+      if constexpr (Terms == 2) q[1][t] = in.quant.residual + (token + t) * in.cols;
       scale[t] = in.quant.scale + (token + t) * (in.cols / 32);
       sum[t] = in.quant.sum + (token + t) * (in.cols / 32);
       sum16[t] = in.quant.sum16 + (token + t) * (in.cols / 16);
@@ -139,15 +149,17 @@ struct FloatTile {
 };
 
 // Formats as the loop below sees them.
-template <class Q>
+template <class Q, int Terms>
 struct Quantised {
   static constexpr int64_t kUnitCols = Q::kUnitCols;
+  static constexpr int kTerms = Terms;
   template <class S, int Parts, int T>
-  using Tile = QuantTile<S, Q, Parts, T>;
+  using Tile = QuantTile<S, Q, Parts, T, Terms>;
 };
 template <class Element>
 struct Unquantised {
   static constexpr int64_t kUnitCols = 1;
+  static constexpr int kTerms = 1;
   template <class S, int Parts, int T>
   using Tile = FloatTile<S, Element, Parts, T>;
 };
@@ -174,7 +186,7 @@ template <class S, class Format, int Parts, int T>
 template <class S, class Format, int T>
 [[gnu::noinline]] void matmul_tokens(const MatmulArgs& a, int64_t tile, int64_t token) {
   constexpr int kParts = quant::kTileRows / S::kLanes;
-  matmul_tile<S, Format, (T <= S::kWideTokens ? kParts : 1), T>(a, tile, token);
+  matmul_tile<S, Format, (T * Format::kTerms <= S::kWideTokens ? kParts : 1), T>(a, tile, token);
 }
 
 template <class S, class Format, int T>
@@ -189,16 +201,28 @@ inline void matmul_rest(const MatmulArgs& a, int64_t tile, int64_t token, int64_
 inline constexpr int64_t kTokenBlock = 64;
 
 template <class S, class Format>
-void matmul(const MatmulArgs& a) {
+void matmul_all(const MatmulArgs& a) {
+  // Two terms need twice the accumulators, so half the tokens fill the registers.
+  constexpr int kTokens = S::kTokens / Format::kTerms;
   for (int64_t block = 0; block < a.tokens; block += kTokenBlock) {
     const int64_t end = block + kTokenBlock < a.tokens ? block + kTokenBlock : a.tokens;
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
       int64_t token = block;
-      for (; token + S::kTokens <= end; token += S::kTokens)
-        matmul_tokens<S, Format, S::kTokens>(a, tile, token);
-      matmul_rest<S, Format, S::kTokens - 1>(a, tile, token, end - token);
+      for (; token + kTokens <= end; token += kTokens) matmul_tokens<S, Format, kTokens>(a, tile, token);
+      matmul_rest<S, Format, kTokens - 1>(a, tile, token, end - token);
     }
   }
+}
+
+template <class S, class Q>
+void matmul_quantised(const MatmulArgs& a) {
+  if (a.in.quant.residual == nullptr) return matmul_all<S, Quantised<Q, 1>>(a);
+  matmul_all<S, Quantised<Q, 2>>(a);
+}
+
+template <class S, class Element>
+void matmul_floats(const MatmulArgs& a) {
+  matmul_all<S, Unquantised<Element>>(a);
 }
 
 }  // namespace ferrite

@@ -48,7 +48,8 @@ float max_lanes(const Wide<S>& w) {
   return lanes[0];
 }
 
-// q = round(x * 127 / max|x|), scale = max|x| / 127 for each 32 columns. A block that is not finite gets a
+// q = round(x * 127 / max|x|), scale = max|x| / 127 for each 32 columns; the residual term is what rounding
+// left over, in units 254 times finer. A block that is not finite gets a
 // NaN scale, so the fault shows in the logits; one too small to invert counts as zero.
 template <class S>
 void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
@@ -67,18 +68,29 @@ void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
     int32_t* sum16 = out.sum16 + 2 * block;
     if (bits >= kInfinity || largest < kSmallest) {
       for (int i = 0; i < 32; ++i) q[i] = 0;
+      if (out.residual != nullptr)
+        for (int i = 0; i < 32; ++i) out.residual[32 * block + i] = 0;
       sum16[0] = sum16[1] = 0;
       out.scale[block] = out.sum[block] = bits >= kInfinity ? __builtin_nanf("") : 0.0F;
       continue;
     }
     const typename S::F inverse = S::set1(127.0F / largest);
-    for (int i = 0; i < 32; i += S::kLanes) S::store_i8(q + i, S::round(S::mul(S::load(in + i), inverse)));
+    int8_t* residual = out.residual == nullptr ? nullptr : out.residual + 32 * block;
+    for (int i = 0; i < 32; i += S::kLanes) {
+      const typename S::F scaled = S::mul(S::load(in + i), inverse);
+      const typename S::I high = S::round(scaled);
+      S::store_i8(q + i, high);
+      if (residual == nullptr) continue;
+      const typename S::F rest = S::sub(scaled, S::to_float(high));
+      S::store_i8(residual + i, S::round(S::mul(rest, S::set1(static_cast<float>(kResidual)))));
+    }
     for (int half = 0; half < 2; ++half) {
       int32_t sum = 0;
-      for (int i = 0; i < 16; ++i) sum += q[16 * half + i];
+      for (int i = 16 * half; i < 16 * half + 16; ++i)
+        sum += residual == nullptr ? q[i] : kResidual * q[i] + residual[i];
       sum16[half] = sum;
     }
-    const float scale = largest / 127.0F;
+    const float scale = largest / (residual == nullptr ? 127.0F : 127.0F * static_cast<float>(kResidual));
     out.scale[block] = scale;
     out.sum[block] = scale * static_cast<float>(sum16[0] + sum16[1]);
   }

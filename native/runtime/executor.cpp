@@ -20,8 +20,9 @@ Vector padded(const std::vector<float>& values) {
 
 }  // namespace
 
-Executor::Executor(std::shared_ptr<Team> team, const KernelTable& kernels, std::shared_ptr<KvStore> kv)
-    : team_(std::move(team)), kernels_(kernels), kv_(std::move(kv)) {}
+Executor::Executor(std::shared_ptr<Team> team, const KernelTable& kernels, std::shared_ptr<KvStore> kv,
+                   Quantisation quantisation)
+    : team_(std::move(team)), kernels_(kernels), kv_(std::move(kv)), quantisation_(quantisation) {}
 
 const Buffer& Executor::at(BufferId id, const char* what) const {
   require(id >= 0 && static_cast<std::size_t>(id) < buffers_.size(), std::string(what) + ": no such buffer");
@@ -30,7 +31,7 @@ const Buffer& Executor::at(BufferId id, const char* what) const {
 
 BufferId Executor::buffer(int64_t cols, RowSpace space) {
   require(cols > 0, "buffer: no columns");
-  buffers_.emplace_back(cols, space, false);
+  buffers_.emplace_back(cols, space, Quantisation::None);
   return static_cast<BufferId>(buffers_.size()) - 1;
 }
 
@@ -63,7 +64,7 @@ void Executor::linear(BufferId in, std::vector<LinearPiece> pieces) {
     require(out.space() == at(in, "linear").space() && piece.out != in, "linear: buffers");
     require(piece.bias.empty() || static_cast<int64_t>(piece.bias.size()) == out.cols(), "linear: bias");
     if (!piece.bias.empty()) piece.bias = padded(piece.bias);
-    if (piece.weight->type().quantised) buffers_[static_cast<std::size_t>(in)].want_quantised();
+    if (piece.weight->type().quantised) buffers_[static_cast<std::size_t>(in)].want(quantisation_);
   }
   ops_.push_back(std::make_unique<LinearOp>(in, std::move(pieces)));
 }
@@ -124,7 +125,7 @@ void Executor::logits(BufferId in, std::shared_ptr<const Weight> weight, BufferI
           "logits: rows");
   require(weight->rows() == vocab_size_,
           "logits: the output matrix has another vocabulary than the embedding");
-  if (weight->type().quantised) buffers_[static_cast<std::size_t>(in)].want_quantised();
+  if (weight->type().quantised) buffers_[static_cast<std::size_t>(in)].want(quantisation_);
   auto op = std::make_unique<LogitsOp>(in, std::move(weight), out);
   logits_op_ = op.get();
   logits_ = out;

@@ -13,7 +13,9 @@ namespace ferrite {
 // std::invalid_argument, so that step() cannot meet a mismatch.
 class Executor {
  public:
-  Executor(std::shared_ptr<Team> team, const KernelTable& kernels, std::shared_ptr<KvStore> kv);
+  // `quantisation` is what quantised matrices take: Q8 or Q8Residual.
+  Executor(std::shared_ptr<Team> team, const KernelTable& kernels, std::shared_ptr<KvStore> kv,
+           Quantisation quantisation = Quantisation::Q8);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -47,6 +49,7 @@ class Executor {
   std::shared_ptr<Team> team_;
   const KernelTable& kernels_;
   std::shared_ptr<KvStore> kv_;
+  Quantisation quantisation_;
   std::vector<Buffer> buffers_;
   std::vector<std::unique_ptr<Op>> ops_;
   LogitsOp* logits_op_ = nullptr;

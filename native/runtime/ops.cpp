@@ -44,19 +44,23 @@ void Buffer::reserve(int64_t rows) {
   const auto bytes = [](int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
   floats_ = MappedMemory(bytes(rows * stride_, sizeof(float)));
   rows_ = {reinterpret_cast<float*>(floats_.data()), stride_, cols_, {}};
-  if (!quantised_) return;
+  if (!quantised()) return;
   quants_ = MappedMemory(bytes(rows * cols_, 1));
   scales_ = MappedMemory(bytes(rows * cols_ / 32, sizeof(float)));
   sums_ = MappedMemory(bytes(rows * cols_ / 32, sizeof(float)));
   sums16_ = MappedMemory(bytes(rows * cols_ / 16, sizeof(int32_t)));
   rows_.quant = {reinterpret_cast<int8_t*>(quants_.data()), reinterpret_cast<float*>(scales_.data()),
                  reinterpret_cast<float*>(sums_.data()), reinterpret_cast<int32_t*>(sums16_.data())};
+  if (quantisation_ != Quantisation::Q8Residual) return;
+  residuals_ = MappedMemory(bytes(rows * cols_, 1));
+  rows_.quant.residual = reinterpret_cast<int8_t*>(residuals_.data());
 }
 
 QuantRows Buffer::quant_at(int64_t i, int64_t col) const {
   const int64_t at = i * cols_ + col;
   const QuantRows& all = rows_.quant;
-  return {all.q + at, all.scale + at / 32, all.sum + at / 32, all.sum16 + at / 16};
+  return {all.q + at, all.scale + at / 32, all.sum + at / 32, all.sum16 + at / 16,
+          all.residual == nullptr ? nullptr : all.residual + at};
 }
 
 void EmbedOp::run(const StepContext& ctx, int) noexcept {

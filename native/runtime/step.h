@@ -26,15 +26,18 @@ struct StepInput {
 // A buffer has a row for every token of the step, or only for those whose logits are wanted.
 enum class RowSpace : int32_t { Tokens, Logits };
 
+// What an op leaves besides float32: nothing, int8 activations, or int8 with the residual term.
+enum class Quantisation : int32_t { None, Q8, Q8Residual };
+
 class Buffer {
  public:
-  Buffer(int64_t cols, RowSpace space, bool quantised)
-      : cols_(cols), stride_((cols + 15) / 16 * 16), space_(space), quantised_(quantised) {}
+  Buffer(int64_t cols, RowSpace space, Quantisation quantisation)
+      : cols_(cols), stride_((cols + 15) / 16 * 16), space_(space), quantisation_(quantisation) {}
 
   int64_t cols() const { return cols_; }
   RowSpace space() const { return space_; }
-  bool quantised() const { return quantised_; }
-  void want_quantised() { quantised_ = true; }
+  bool quantised() const { return quantisation_ != Quantisation::None; }
+  void want(Quantisation quantisation) { quantisation_ = quantisation; }
 
   // Make room for `rows` rows. Contents are lost when it grows; padding columns are zero.
   void reserve(int64_t rows);
@@ -46,9 +49,9 @@ class Buffer {
  private:
   int64_t cols_, stride_;
   RowSpace space_;
-  bool quantised_;
+  Quantisation quantisation_;
   int64_t capacity_ = 0;
-  MappedMemory floats_, quants_, scales_, sums_, sums16_;
+  MappedMemory floats_, quants_, residuals_, scales_, sums_, sums16_;
   Rows rows_ = {};
 };
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.accuracy.divergence import divergence
-from tests.accuracy.engine import FERRITE
+from tests.accuracy.divergence import Divergence, divergence
+from tests.accuracy.engine import FERRITE, FERRITE_RESIDUAL
 from tests.accuracy.stored import StoredRun, load_top_tokens, log_probabilities
 from tests.reference import Reference
 
@@ -20,6 +20,8 @@ pytestmark = pytest.mark.model
 
 LEAST_POSITIONS = 500
 LEAST_TOP1_AGREEMENT = 0.985
+"""Of residual activations. One int8 term leaves near ties to chance, llama.cpp's as much as ours: neither
+reaches it on all three models (docs/adr/0005-activation-policies.md)."""
 PATH_FIXTURES = {
     "smollm2-135m-instruct": "smollm2_path",
     "qwen2.5-coder-0.5b-instruct": "qwen_path",
@@ -52,9 +54,24 @@ def test_the_stored_values_are_those_of_this_file_and_this_reference(run: Run) -
     )
 
 
-def test_divergence_from_float32_is_not_above_that_of_llama_cpp(run: Run) -> None:
-    measured = divergence(run.reference, FERRITE(run.path, run.stored.token_ids))
-    assert measured.positions >= LEAST_POSITIONS
+@pytest.fixture(scope="module")
+def measured(run: Run) -> Divergence:
+    return divergence(run.reference, FERRITE(run.path, run.stored.token_ids))
+
+
+def test_divergence_from_float32_is_not_above_that_of_llama_cpp(run: Run, measured: Divergence) -> None:
     assert measured.positions == run.stored.llama_cpp.positions
+    assert measured.positions >= LEAST_POSITIONS
     assert measured.mean_kl <= run.stored.llama_cpp.mean_kl
-    assert measured.top1_agreement >= LEAST_TOP1_AGREEMENT
+
+
+def test_the_likeliest_token_is_that_of_float32_at_least_as_often_as_llama_cpps(
+    run: Run, measured: Divergence
+) -> None:
+    assert measured.top1_agreement >= run.stored.llama_cpp.top1_agreement
+
+
+def test_residual_activations_are_all_but_float32(run: Run, measured: Divergence) -> None:
+    residual = divergence(run.reference, FERRITE_RESIDUAL(run.path, run.stored.token_ids))
+    assert residual.top1_agreement >= LEAST_TOP1_AGREEMENT
+    assert residual.mean_kl <= measured.mean_kl / 10

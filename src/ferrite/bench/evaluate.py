@@ -15,10 +15,14 @@ CHUNK = 64
 """Rows a step, so that the logits of a 262,144-token vocabulary stay at 64 MiB."""
 
 
-def evaluate(model: Path, token_ids: Sequence[int], *, threads: int = 1) -> Float32Array:
+def evaluate(
+    model: Path, token_ids: Sequence[int], *, threads: int = 1, residual_activations: bool = False
+) -> Float32Array:
     """Load ``model`` and return the logits after each of ``token_ids``: [n, vocab]."""
     with open_gguf(model) as file:
-        config = RunnerConfig(threads=threads, context_length=len(token_ids))
+        config = RunnerConfig(
+            threads=threads, context_length=len(token_ids), residual_activations=residual_activations
+        )
         return teacher_forced(load_runner(file, trace_model(file), config), token_ids, chunk=CHUNK)
 
 

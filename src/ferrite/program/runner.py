@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, TypeAlias, assert_never, cast
 
 import numpy as np
@@ -30,14 +31,28 @@ from ferrite.sampling import SamplingParams
 
 KvDtype: TypeAlias = Literal["f16", "f32"]
 
+_KV_BYTES: Mapping[KvDtype, int] = MappingProxyType({"f16": 2, "f32": 4})
+
+
+MOST_BLOCKS = 1 << 22
+"""KV blocks of one store, 67 million positions in blocks of 16: whoever hands them out lists them all."""
+MOST_KV_BYTES = 1 << 45
+"""A quarter of the address space of a process; memory itself is taken as positions are written."""
+
+
+class RunnerConfigError(ValueError):
+    """A model that cannot be run as it was asked for; one line that names the setting at fault."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """How a model is run; none of it changes a bit of what it computes, save the KV element type."""
+    """How a model is run; no bit of what it computes changes, save by ``kv_dtype`` and ``residual_activations``."""
 
     threads: int
     provider: str = "auto"
     """``auto``, ``portable`` or an instruction set of ``_native.providers()``"""
+    residual_activations: bool = False
+    """int8 activations with a second int8 term for what rounding left: nearer to float32, twice the work"""
     kv_dtype: KvDtype = "f16"
     block_tokens: int = 16
     context_length: int | None = None
@@ -50,23 +65,26 @@ class NativeRunner:
     """``ferrite.program.step.Runner`` over the native executor. Used from one thread at a time."""
 
     def __init__(self, program: Program, weights: LoadedWeights, config: RunnerConfig) -> None:
+        """Compile the program and reserve the KV store; raises ``RunnerConfigError``."""
         self._program = program
-        self._context_length = config.context_length or program.context_length
+        self._context_length = (
+            program.context_length if config.context_length is None else config.context_length
+        )
         self._block_tokens = config.block_tokens
-        blocks_each = -(-self._context_length // config.block_tokens)
-        self._n_blocks = blocks_each * config.sequences
-        self._kv = _native.KvStore(
-            layers=program.n_layers,
-            kv_heads=program.heads.n_kv_heads,
-            head_dim=program.heads.head_dim,
-            block_tokens=config.block_tokens,
-            blocks=self._n_blocks,
-            half=config.kv_dtype == "f16",
-        )
-        self._weights = weights
-        self._executor = compile_program(
-            program, weights, _native.Team(config.threads), config.provider, self._kv
-        )
+        self._n_blocks = _count_blocks(program, config, self._context_length)
+        try:
+            self._kv = _native.KvStore(
+                layers=program.n_layers,
+                kv_heads=program.heads.n_kv_heads,
+                head_dim=program.heads.head_dim,
+                block_tokens=config.block_tokens,
+                blocks=self._n_blocks,
+                half=config.kv_dtype == "f16",
+            )
+            self._weights = weights
+            self._executor = compile_program(program, weights, config, self._kv)
+        except ValueError as error:
+            raise RunnerConfigError(str(error)) from error
 
     @property
     def program(self) -> Program:
@@ -124,7 +142,7 @@ class NativeRunner:
         return _native.Sampler(
             vocab_size=self.vocab_size,
             temperature=params.temperature,
-            top_k=params.top_k,
+            top_k=min(params.top_k, self.vocab_size),
             top_p=params.top_p,
             min_p=params.min_p,
             repetition_penalty=params.repetition_penalty,
@@ -164,16 +182,39 @@ class NativeRunner:
         self._kv.copy_block(source, target)
 
 
+def _count_blocks(program: Program, config: RunnerConfig, context_length: int) -> int:
+    """Return the blocks that ``sequences`` of full length need, held against what a process can address."""
+    for name, value in (
+        ("context_length", context_length),
+        ("sequences", config.sequences),
+        ("block_tokens", config.block_tokens),
+    ):
+        if value < 1:
+            raise RunnerConfigError(f"{name} is {value}, expected at least 1")
+    blocks = -(-context_length // config.block_tokens) * config.sequences
+    heads = program.heads
+    position_bytes = 2 * program.n_layers * heads.n_kv_heads * heads.head_dim * _KV_BYTES[config.kv_dtype]
+    n_bytes = blocks * config.block_tokens * position_bytes
+    if blocks > MOST_BLOCKS or n_bytes > MOST_KV_BYTES:
+        raise RunnerConfigError(
+            f"a KV cache for {config.sequences} sequences of {context_length} positions would take "
+            f"{n_bytes / (1 << 30):.0f} GiB in {blocks} blocks; lower the context length or the number of "
+            f"sequences"
+        )
+    return blocks
+
+
 def load_runner(file: GGUFFile, program: Program, config: RunnerConfig) -> NativeRunner:
     """Pack the file's weights and compile the program."""
     return NativeRunner(program, load_weights(file, program, threads=config.threads), config)
 
 
 def compile_program(
-    program: Program, weights: LoadedWeights, team: _native.Team, provider: str, kv: _native.KvStore
+    program: Program, weights: LoadedWeights, config: RunnerConfig, kv: _native.KvStore
 ) -> _native.Executor:
     """Hand the ops to the native executor, buffer by buffer."""
-    executor = _native.Executor(team, provider, kv)
+    team = _native.Team(config.threads)
+    executor = _native.Executor(team, config.provider, kv, residual=config.residual_activations)
     ids: dict[str, int] = {}
 
     def buffer(spec: Buffer) -> int:
