@@ -68,6 +68,8 @@ StepInput step_input(const Ints& tokens, const Ints& positions, const Ints& sequ
 nb::ndarray<nb::numpy, int32_t> run_step(Executor& executor, const Ints& tokens, const Ints& positions,
                                          const Ints& sequences, const std::vector<Ints>& tables,
                                          const Ints& logit_rows, const std::vector<Sampler*>& samplers) {
+  for (const Sampler* sampler : samplers)
+    if (sampler == nullptr) throw std::invalid_argument("step: a sampler is None");
   const StepInput input = step_input(tokens, positions, sequences, tables, logit_rows);
   std::vector<int32_t> ids;
   {

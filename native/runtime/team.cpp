@@ -31,10 +31,17 @@ void wait_while_equal(const std::atomic<uint32_t>& value, uint32_t old) {
 
 Team::Team(int threads) : size_(threads) {
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+  } catch (...) {
+    stop();  // a thread that is not joined would end the process
+    throw;
+  }
 }
 
-Team::~Team() {
+Team::~Team() { stop(); }
+
+void Team::stop() {
   stopping_ = true;
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();

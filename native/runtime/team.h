@@ -17,7 +17,8 @@ void wait_while_equal(const std::atomic<uint32_t>& value, uint32_t old);
 
 class Team {
  public:
-  // `threads` >= 1; the caller of run() is thread 0, so threads - 1 are created.
+  // `threads` >= 1; the caller of run() is thread 0, so threads - 1 are created. Throws std::system_error
+  // when the system gives no more threads.
   explicit Team(int threads);
   ~Team();
   Team(const Team&) = delete;
@@ -30,6 +31,7 @@ class Team {
 
  private:
   void work(int thread);
+  void stop();
 
   const int size_;
   std::vector<std::thread> workers_;

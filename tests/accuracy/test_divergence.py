@@ -30,7 +30,7 @@ def noise(shape: tuple[int, ...], deviation: float) -> Float32:
 def test_the_reference_does_not_diverge_from_itself(reference: Reference, logits: Float32) -> None:
     measured = divergence(reference, logits)
     assert measured.positions == len(TOKEN_IDS)
-    assert abs(measured.mean_kl) < 1e-12
+    assert abs(measured.mean_kl) < 1e-11
     assert measured.max_kl < 1e-10
     assert measured.top1_agreement == 1
 

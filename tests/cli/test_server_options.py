@@ -182,7 +182,6 @@ def test_contradictions_name_both_options(
     ("arguments", "named"),
     [
         ("--experimental-prefix-cache --prefix-cache-max-mib 8", "--experimental-prefix-cache"),
-        ("--experimental-residual-q8-activation-matvec", "--experimental-residual-q8-activation-matvec"),
         ("--experimental-batched-decode --max-batch-streams 2", "--experimental-batched-decode"),
         ("--kv-backend locus --kv-max-tokens 64", "--kv-backend locus"),
         ("--kv-dtype q8_0", "--kv-dtype q8_0"),

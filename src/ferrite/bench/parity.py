@@ -18,7 +18,7 @@ Prompt = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to run the prompts; every field may change, no bit may."""
+    """One way to run the prompts; every field but ``residual`` may change, no bit may."""
 
     provider: str
     threads: int = 1
@@ -27,14 +27,16 @@ class Variant:
     chunk: int = 512
     """prompt rows a step takes from one sequence"""
     block_tokens: int = 16
+    residual: bool = False
+    """residual activations: another policy, whose digest is another"""
 
 
-def variants() -> Iterator[Variant]:
+def variants(*, residual: bool = False) -> Iterator[Variant]:
     """Every kernel table of this machine, then thread counts, batch shapes, chunkings and KV blocks."""
     providers = _native.providers()
-    best = Variant(providers[0])
+    best = Variant(providers[0], residual=residual)
     for provider in providers:
-        yield Variant(provider, threads=2)
+        yield replace(best, provider=provider, threads=2)
     for threads in (1, 2, 3):
         yield replace(best, threads=threads, together=True)
     for chunk in (1, 7, 64, 100):
@@ -43,7 +45,7 @@ def variants() -> Iterator[Variant]:
     yield replace(best, threads=1)
     yield replace(best, threads=3)
     yield replace(best, threads=2, chunk=33, block_tokens=64)
-    yield Variant("portable", threads=3, chunk=48, together=True)
+    yield replace(best, provider="portable", threads=3, chunk=48, together=True)
 
 
 def prompt_set(vocab_size: int, *, seed: int = 7) -> list[Prompt]:
@@ -58,6 +60,7 @@ def digest(program: Program, weights: LoadedWeights, prompts: Sequence[Prompt], 
     config = RunnerConfig(
         threads=variant.threads,
         provider=variant.provider,
+        residual_activations=variant.residual,
         block_tokens=variant.block_tokens,
         context_length=longest,
         sequences=len(prompts),

@@ -10,11 +10,14 @@ import numpy as np
 
 from ferrite.bench.rows import Lines
 from ferrite.program.runner import NativeRunner
+from ferrite.program.step import StepError
 from ferrite.sampling import SamplingParams
 
 PREFILL_CHUNK = 512
 MOST_STREAMS = 16
 """Sequences the benchmark reserves KV blocks for."""
+MOST_COUNT = 1 << 17
+"""Tokens, steps or depth of one measurement, above the longest context of the models it is for."""
 
 
 class Rates:
@@ -60,15 +63,27 @@ def serve_worker(rates: Rates, requests: Iterable[str], answers: TextIO = sys.st
     """Answer one JSON line for each JSON line, after a ready line.
 
     ``{"op": "prefill", "tokens": N}`` and ``{"op": "decode", "streams": B, "steps": K, "depth": D}`` give
-    ``{"seconds": S}``; anything else gives ``{"error": ...}``.
+    ``{"seconds": S}``; anything else, and what does not fit the KV store, gives ``{"error": ...}``.
     """
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in requests:
-        match json.loads(line):
+        print(json.dumps(_answer(rates, line)), file=answers, flush=True)
+
+
+def _answer(rates: Rates, line: str) -> dict[str, float | str]:
+    try:
+        request = json.loads(line)
+    except ValueError as error:
+        return {"error": f"not JSON: {error}"}
+    counts = request.values() if isinstance(request, dict) else ()
+    if any(isinstance(count, int) and not 0 < count <= MOST_COUNT for count in counts):
+        return {"error": f"numbers must be from 1 to {MOST_COUNT}: {request!r}"}
+    try:
+        match request:
             case {"op": "prefill", "tokens": int(tokens)}:
-                answer: dict[str, object] = {"seconds": rates.prefill(tokens)}
+                return {"seconds": rates.prefill(tokens)}
             case {"op": "decode", "streams": int(streams), "steps": int(steps), "depth": int(depth)}:
-                answer = {"seconds": rates.decode(streams=streams, steps=steps, depth=depth)}
-            case other:
-                answer = {"error": f"unknown request {other!r}"}
-        print(json.dumps(answer), file=answers, flush=True)
+                return {"seconds": rates.decode(streams=streams, steps=steps, depth=depth)}
+    except StepError as error:
+        return {"error": str(error)}
+    return {"error": f"unknown request {request!r}"}

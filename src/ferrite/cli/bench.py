@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ferrite import _native
-from ferrite.bench.rates import MOST_STREAMS, PREFILL_CHUNK, Rates, serve_worker
+from ferrite.bench.rates import MOST_COUNT, MOST_STREAMS, PREFILL_CHUNK, Rates, serve_worker
 from ferrite.cli.model import DEFAULT_MODEL, ModelOption, ThreadsOption, opened
 from ferrite.program.runner import NativeRunner, RunnerConfig
 
@@ -52,8 +52,10 @@ def bench(
     prefill: Annotated[str, typer.Option("--prefill", help="Prompt lengths.")] = "16,128,512,2048",
     streams: Annotated[str, typer.Option("--streams", help="Concurrent sequences.")] = "1,2,4,8,16",
     depth: Annotated[str, typer.Option("--depth", help="Context depths of the decode rows.")] = "32,1024",
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Decode steps timed at once.")] = 32,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds; the median counts.")] = 5,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, max=MOST_COUNT, help="Decode steps timed at once.")
+    ] = 32,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Rounds; the median counts.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     worker: Annotated[
         bool, typer.Option("--worker", help="Answer JSON lines on standard input instead.")
@@ -67,6 +69,9 @@ def bench(
     )
     if max(counts) > MOST_STREAMS:
         raise typer.BadParameter(f"at most {MOST_STREAMS} streams", param_hint="--streams")
+    providers = ("auto", *_native.providers())
+    if provider not in providers:
+        raise typer.BadParameter(f"expected one of {', '.join(providers)}", param_hint="--kernel-provider")
     team = threads or len(os.sched_getaffinity(0))
     with opened(model, threads=team) as m:
         context = max(16384 if worker else 0, *lengths, *(d + steps + 16 for d in depths))
@@ -163,8 +168,8 @@ def _numbers(text: str, option: str) -> list[int]:
         numbers = [int(word) for word in text.split(",") if word]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) < 1 or max(numbers) > 1 << 17:
+    if not numbers or min(numbers) < 1 or max(numbers) > MOST_COUNT:
         raise typer.BadParameter(
-            "expected whole numbers from 1 to 131072, separated by commas", param_hint=option
+            f"expected whole numbers from 1 to {MOST_COUNT}, separated by commas", param_hint=option
         )
     return numbers

@@ -1,12 +1,19 @@
 """``ferrite parity``: the same logits, bit for bit, however the model is run."""
 
+from typing import Annotated
+
 import typer
 
 from ferrite.bench.parity import digest, prompt_set, variants
 from ferrite.cli.model import DEFAULT_MODEL, ModelOption, opened
 
 
-def parity(model: ModelOption = DEFAULT_MODEL) -> None:
+def parity(
+    model: ModelOption = DEFAULT_MODEL,
+    residual: Annotated[
+        bool, typer.Option("--residual", help="Check residual activations, whose bits are their own.")
+    ] = False,
+) -> None:
     """Run a prompt set every way there is and print one digest of all logits each; exit 1 if any differ."""
     with opened(model, threads=1) as m:
         prompts = prompt_set(m.program.vocab_size)
@@ -16,7 +23,7 @@ def parity(model: ModelOption = DEFAULT_MODEL) -> None:
         )
         typer.echo(f"{'provider':9} {'threads':>7} {'prompts':>9} {'chunk':>5} {'block':>5}  digest")
         digests = []
-        for variant in variants():
+        for variant in variants(residual=residual):
             digests.append(digest(m.program, m.weights, prompts, variant))
             prompts_run = "together" if variant.together else "alone"
             typer.echo(

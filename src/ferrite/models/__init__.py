@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from ferrite.gguf import GGUFFile
+from ferrite.gguf.errors import quoted
 from ferrite.models import gemma3, llama, qwen2
 from ferrite.program.ops import Program
 
@@ -18,5 +19,5 @@ def trace_model(file: GGUFFile) -> Program:
     trace = ARCHITECTURES.get(architecture)
     if trace is None:
         known = ", ".join(sorted(ARCHITECTURES))
-        raise file.metadata.error("general.architecture", f"is {architecture!r}; supported are {known}")
+        raise file.metadata.error("general.architecture", f"is {quoted(architecture)}; supported are {known}")
     return trace(file)

@@ -8,8 +8,9 @@ from ferrite.program.builder import ProgramBuilder
 from ferrite.program.ops import Program
 
 GLOBAL_EVERY = 6
-"""Every sixth layer sees the whole context (Gemma 3 technical report, 2025)."""
-LOCAL_ROPE_BASE = 10000.0
+"""Every sixth layer sees the whole context (Gemma 3 technical report, 2025), unless the file says other."""
+GLOBAL_ROPE_BASE = 1e6
+LOCAL_ROPE_BASE = 1e4
 LAYERS_OF_27B = 62
 """The 27B model alone scales queries by its width per head instead of its head size."""
 
@@ -18,26 +19,31 @@ def trace(file: GGUFFile) -> Program:
     """Trace a gemma3 file. Its norm weights already hold the ``1 +`` of the original."""
     meta = file.metadata
     hp = read_hyper_parameters(file, "gemma3")
-    for cap in ("gemma3.final_logit_softcapping", "gemma3.attn_logit_softcapping"):
-        if meta.number(cap, 0.0) != 0.0:
-            raise meta.error(cap, "is set; logit soft-capping is not supported")
     window = meta.integer("gemma3.attention.sliding_window")
     if not 1 <= window <= hp.context_length:
         raise meta.error("gemma3.attention.sliding_window", f"is {window}, expected 1 to {hp.context_length}")
     q_columns = hp.n_embd // hp.heads.n_heads if hp.n_layers == LAYERS_OF_27B else hp.heads.head_dim
-    global_base = meta.number("gemma3.rope.freq_base", 1e6)
+    pattern_key = "gemma3.attention.sliding_window_pattern"
+    global_every = meta.integer(pattern_key, GLOBAL_EVERY)
+    if global_every < 1:
+        raise meta.error(pattern_key, f"is {global_every}, expected at least 1")
     dim = hp.heads.head_dim
 
     b = ProgramBuilder(file)
-    residual = b.embed("token_embd.weight", hp.n_embd, scale=sqrt(hp.n_embd))
-    seen_globally = b.angles(
-        rope_frequencies(file, "gemma3", base=global_base, head_dim=dim), out="global angles"
+    residual = b.embed("token_embd.weight", hp.n_embd, hp.vocab_size, scale=sqrt(hp.n_embd))
+    slow = rope_frequencies(file, "gemma3", head_dim=dim, default_base=GLOBAL_ROPE_BASE)
+    fast = rope_frequencies(
+        file,
+        "gemma3",
+        head_dim=dim,
+        default_base=LOCAL_ROPE_BASE,
+        base_name="rope.freq_base_swa",
+        scaled=False,
     )
-    local = rope_frequencies(file, "gemma3", base=LOCAL_ROPE_BASE, head_dim=dim, scaled=False)
-    seen_locally = b.angles(local, out="local angles")
+    seen_globally, seen_locally = b.angles(slow, out="global angles"), b.angles(fast, out="local angles")
     for layer in range(hp.n_layers):
         block = f"blk.{layer}"
-        is_global = (layer + 1) % GLOBAL_EVERY == 0
+        is_global = (layer + 1) % global_every == 0
         x = b.norm(residual, f"{block}.attn_norm.weight", hp.rms_eps, out="normed")
         q, k, v = b.linear(
             x,

@@ -16,9 +16,8 @@ def trace(file: GGUFFile) -> Program:
 def trace_decoder(file: GGUFFile, architecture: str, hp: HyperParameters, *, adjacent: bool) -> Program:
     """Trace the plain decoder that llama and qwen2 share; ``adjacent`` is the order of rotated pairs."""
     b = ProgramBuilder(file)
-    base = file.metadata.number(f"{architecture}.rope.freq_base", 10000.0)
-    residual = b.embed("token_embd.weight", hp.n_embd)
-    angles = b.angles(rope_frequencies(file, architecture, base=base, head_dim=hp.heads.head_dim))
+    residual = b.embed("token_embd.weight", hp.n_embd, hp.vocab_size)
+    angles = b.angles(rope_frequencies(file, architecture, head_dim=hp.heads.head_dim, default_base=10000.0))
     b.ignore("rope_freqs.weight")
     for layer in range(hp.n_layers):
         block = f"blk.{layer}"

@@ -24,8 +24,8 @@ from ferrite.program.ops import (
     SelectRows,
 )
 
-LARGEST_WIDTH = 1 << 20
-"""Columns of any buffer: far above real models, and small enough that products cannot overflow."""
+LARGEST_DIMENSION = 1 << 20
+"""Rows or columns of any matrix: four times the largest vocabulary, and products cannot overflow."""
 
 
 class ProgramBuilder:
@@ -45,10 +45,10 @@ class ProgramBuilder:
         """Count a tensor as used although no op reads it."""
         self._used.add(tensor)
 
-    def embed(self, table: str, width: int, *, scale: float = 1.0) -> Buffer:
+    def embed(self, table: str, width: int, vocab_size: int, *, scale: float = 1.0) -> Buffer:
         """Start the residual stream from the token embedding."""
         out = self._buffer("residual", width)
-        self._matrix(table, width)
+        self._matrix(table, width, vocab_size)
         self._ops.append(Embed(table, out, scale))
         return out
 
@@ -147,15 +147,12 @@ class ProgramBuilder:
             raise ValueError(f"buffer {name} is used with two shapes")
         return wanted
 
-    def _matrix(self, name: str, cols: int, rows: int | None = None) -> None:
+    def _matrix(self, name: str, cols: int, rows: int) -> None:
         shape = self._file.tensor(name).shape
-        expected = (cols, shape[1] if rows is None and len(shape) == 2 else rows)
-        if shape != expected:
-            raise self._file.tensor_error(name, f"has shape {list(shape)}, expected {list(expected)}")
-        if max(shape) > LARGEST_WIDTH:
-            raise self._file.tensor_error(
-                name, f"has shape {list(shape)}, above {LARGEST_WIDTH} in one dimension"
-            )
+        if shape != (cols, rows):
+            raise self._file.tensor_error(name, f"has shape {list(shape)}, expected {[cols, rows]}")
+        if max(shape) > LARGEST_DIMENSION:
+            raise self._file.tensor_error(name, f"has shape {list(shape)}, above {LARGEST_DIMENSION}")
         self._used.add(name)
 
     def _vector(self, name: str, size: int) -> None:

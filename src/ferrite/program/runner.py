@@ -46,7 +46,7 @@ class RunnerConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """How a model is run; no bit of what it computes changes, save by ``kv_dtype`` and ``residual_activations``."""
+    """How a model is run; only ``kv_dtype`` and ``residual_activations`` change what it computes."""
 
     threads: int
     provider: str = "auto"

@@ -1,0 +1,31 @@
+"""The command in this process, and a tiny model for it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import Command
+from tests.reference.tiny import write_tiny_model
+
+
+@pytest.fixture
+def ferrite(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    write_tiny_model(
+        path,
+        "llama",
+        n_layers=1,
+        n_embd=64,
+        n_heads=2,
+        n_kv_heads=1,
+        head_size=32,
+        n_ff=64,
+        quantisation="Q8_0",
+        context_length=512,
+    )
+    return path
