@@ -1,7 +1,6 @@
 """The ASGI application: routes inside, what surrounds every request outside."""
 
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -10,27 +9,30 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ferrite.api.body import BodyMemory
 from ferrite.api.config import ServerConfig
 from ferrite.api.errors import method_not_allowed
 from ferrite.api.middleware import CorsMiddleware, RequestMiddleware
 from ferrite.api.model import ServerState
+from ferrite.api.prompts import PromptWorkers
 from ferrite.api.routes import build_routes, unknown_route
 
-PROMPT_WORKERS = 2
-"""Threads that render and tokenize; more would take the cores from inference."""
+MAX_ARRIVING_BODIES = 32
+"""Bodies of the largest size that may be arriving at one moment; of smaller ones, more."""
 
 
 def build_app(config: ServerConfig, state: ServerState) -> Starlette:
     """Return the application that serves ``state.model``."""
-    executor = ThreadPoolExecutor(PROMPT_WORKERS, thread_name_prefix="ferrite-prompt")
+    workers = PromptWorkers()
+    bodies = BodyMemory(MAX_ARRIVING_BODIES * config.max_body_bytes)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        executor.shutdown(wait=False, cancel_futures=True)
+        workers.shut_down()
 
     app = Starlette(
-        routes=build_routes(config, state, executor),
+        routes=build_routes(config, state, workers, bodies),
         middleware=[
             Middleware(RequestMiddleware, access_log=config.access_log),
             Middleware(CorsMiddleware, origins=config.cors_origin),

@@ -3,18 +3,36 @@
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from ferrite.api.errors import body_too_large, unsupported_media_type
+from ferrite.api.errors import body_too_large, busy, unsupported_media_type
 
 
 class ClientGone(Exception):  # noqa: N818 - not a fault
     """The client closed the connection; there is nobody to answer."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Return the body of at most ``limit`` bytes.
+class BodyMemory:
+    """What the bodies that are still arriving may take together, so that no number of clients takes more."""
 
-    Raises ``ApiError`` 415 for another content type and 413 for too many bytes, ``ClientGone`` when the
-    connection closes.
+    def __init__(self, limit: int) -> None:
+        """``limit``: bytes."""
+        self._free = limit
+
+    def take(self, size: int) -> None:
+        """Count ``size`` more bytes; raises 429 when there is no room for them."""
+        if size > self._free:
+            raise busy("The bodies of too many requests are arriving at once.", 1)
+        self._free -= size
+
+    def give_back(self, size: int) -> None:
+        """Stop counting ``size`` bytes."""
+        self._free += size
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int, memory: BodyMemory) -> bytes:
+    """Return the body of at most ``limit`` bytes, counted in ``memory`` while it arrives.
+
+    Raises ``ApiError`` 415 for another content type, 413 for too many bytes and 429 for too many bodies,
+    ``ClientGone`` when the connection closes.
     """
     headers = Headers(scope=scope)
     _check_content_type(headers)
@@ -22,16 +40,21 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     if declared is not None and int(declared) > limit:
         raise body_too_large(limit)
     body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > limit:
-            raise body_too_large(limit)
-    return bytes(body)
+    try:
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece = message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) + len(piece) > limit:
+                raise body_too_large(limit)
+            memory.take(len(piece))
+            body += piece
+        return bytes(body)
+    finally:
+        memory.give_back(len(body))
 
 
 def _check_content_type(headers: Headers) -> None:

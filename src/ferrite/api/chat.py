@@ -6,9 +6,10 @@ import msgspec
 
 from ferrite.api.errors import invalid, not_implemented
 from ferrite.api.fields import CHAT_FIELDS
-from ferrite.api.generate import GenerationRoute, Prompt
-from ferrite.api.limits import Budget
+from ferrite.api.generate import GenerationRoute
+from ferrite.api.limits import Budget, stop_strings
 from ferrite.api.model import LoadedModel
+from ferrite.api.prompts import Prompt
 from ferrite.api.replies import ChatShape
 from ferrite.api.wire import (
     AssistantMessage,
@@ -104,19 +105,22 @@ def budget(body: ChatBody, default: int) -> Budget:
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if asked == 0:
         raise invalid(f"`{name}` must be at least 1.", name)
-    return Budget(default if asked is None else asked, name)
+    return Budget(default if asked is None else asked, name, given=asked is not None)
 
 
 def prompts(body: ChatBody, model: LoadedModel) -> list[Prompt]:
-    """Return the token ids of the rendered conversation; raises 400 with what the template said."""
+    """Return the rendered conversation; raises 400 with what the template said."""
     try:
         segments = model.chat_template.render_prompt(conversation(body), now=datetime.now().astimezone())
     except ChatTemplateError as error:
         raise invalid(error.message, "messages", "chat_template_error") from error
-    tokens = model.tokenizer.encode_segments(segments, add_bos=True)
-    if not tokens:
-        raise invalid("The chat template made an empty prompt.", "messages")
-    return [Prompt(tuple(tokens), "messages")]
+    length = sum(len(segment) for segment in segments if isinstance(segment, str))
+    return [Prompt("messages", length, lambda: model.tokenizer.encode_segments(segments, add_bos=True))]
+
+
+def stops(body: ChatBody, model: LoadedModel) -> tuple[str, ...]:
+    """Return the request's stop strings, and those by which a turn of the fallback template ends."""
+    return (*stop_strings(body), *model.turn_stops)
 
 
 ROUTE = GenerationRoute(
@@ -126,4 +130,5 @@ ROUTE = GenerationRoute(
     check=check,
     budget=budget,
     prompts=prompts,
+    stops=stops,
 )

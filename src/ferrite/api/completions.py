@@ -2,9 +2,10 @@
 
 from ferrite.api.errors import invalid
 from ferrite.api.fields import COMPLETION_FIELDS
-from ferrite.api.generate import GenerationRoute, Prompt
-from ferrite.api.limits import Budget
+from ferrite.api.generate import GenerationRoute
+from ferrite.api.limits import Budget, stop_strings
 from ferrite.api.model import LoadedModel, PromptTokenizer
+from ferrite.api.prompts import Prompt
 from ferrite.api.replies import CompletionShape
 from ferrite.api.wire import MAX_PROMPTS, CompletionBody
 
@@ -29,11 +30,12 @@ def check(body: CompletionBody) -> None:
 
 def budget(body: CompletionBody, default: int) -> Budget:
     """Return the token budget of each prompt; 0 generates nothing."""
-    return Budget(default if body.max_tokens is None else body.max_tokens, "max_tokens")
+    asked = body.max_tokens
+    return Budget(default if asked is None else asked, "max_tokens", given=asked is not None)
 
 
 def prompts(body: CompletionBody, model: LoadedModel) -> list[Prompt]:
-    """Return the token ids of each prompt; raises 400 for one without tokens or with a foreign token."""
+    """Return the prompts; raises 400 for a foreign token."""
     written = body.prompt
     if isinstance(written, str) or isinstance(written[0], int):
         return [_prompt(written, "prompt", model.tokenizer)]
@@ -43,12 +45,15 @@ def prompts(body: CompletionBody, model: LoadedModel) -> list[Prompt]:
 def _prompt(written: object, param: str, tokenizer: PromptTokenizer) -> Prompt:
     if isinstance(written, str):
         # Raw prompts do read control-token text: people write whole templates here.
-        tokens = tokenizer.encode(written, parse_special=True, add_bos=True)
-    else:
-        tokens = _checked_ids(written, param, tokenizer.vocab_size)
-    if not tokens:
-        raise invalid("The prompt has no tokens.", param)
-    return Prompt(tuple(tokens), param)
+        text = written
+        return Prompt(param, len(text), lambda: tokenizer.encode(text, parse_special=True, add_bos=True))
+    tokens = _checked_ids(written, param, tokenizer.vocab_size)
+    return Prompt(param, 0, lambda: tokens)
+
+
+def stops(body: CompletionBody, _: LoadedModel) -> tuple[str, ...]:
+    """Return the request's stop strings."""
+    return stop_strings(body)
 
 
 def _checked_ids(written: object, param: str, vocab_size: int) -> list[int]:
@@ -68,4 +73,5 @@ ROUTE = GenerationRoute(
     check=check,
     budget=budget,
     prompts=prompts,
+    stops=stops,
 )

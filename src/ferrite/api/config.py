@@ -176,7 +176,6 @@ def check_combination(config: ServerConfig) -> None:
 def _refuse_unbuilt(config: ServerConfig) -> None:
     unbuilt = {
         "--experimental-prefix-cache": config.experimental_prefix_cache,
-        "--experimental-residual-q8-activation-matvec": config.experimental_residual_q8_activation_matvec,
         "--experimental-batched-decode": config.experimental_batched_decode,
         "--kv-backend locus": config.kv_backend == "locus",
         "--kv-dtype q8_0": config.kv_dtype == "q8_0",

@@ -27,10 +27,15 @@ class RequestContext:
     """Added to the log line; never prompt or generated text."""
 
 
+def new_request_id() -> str:
+    """Return an id that no other request has."""
+    return f"req-{uuid.uuid4().hex}"
+
+
 def open_context(scope: Scope) -> RequestContext:
     """Start the context of a request: the caller's ``x-request-id`` if it is sane, else a new id."""
     given = Headers(scope=scope).get("x-request-id", "")
-    request_id = given if _SANE_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+    request_id = given if _SANE_ID.fullmatch(given) else new_request_id()
     context = RequestContext(request_id, time.monotonic())
     context.answer_headers["x-request-id"] = request_id
     scope[_SCOPE_KEY] = context

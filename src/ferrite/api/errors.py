@@ -88,10 +88,10 @@ def unsupported_media_type(message: str) -> ApiError:
 
 
 def busy(message: str, retry_after_seconds: int) -> ApiError:
-    """429: no permit in time."""
+    """429: the same request may succeed later."""
     return ApiError(
         429,
-        f"{message} (--max-concurrent-inferences, --inference-wait-ms)",
+        message,
         type="rate_limit_error",
         code="rate_limit_exceeded",
         headers={"Retry-After": str(max(1, retry_after_seconds))},

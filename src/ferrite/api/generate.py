@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from ferrite.api import errors
 from ferrite.api.answers import usage_answer
-from ferrite.api.body import ClientGone, read_body
+from ferrite.api.body import BodyMemory, ClientGone, read_body
 from ferrite.api.config import ServerConfig
 from ferrite.api.context import RequestContext, context_of
 from ferrite.api.fields import Field, check_fields
@@ -23,9 +23,9 @@ from ferrite.api.limits import (
     check_context,
     context_exceeded,
     sampling_params,
-    stop_strings,
 )
 from ferrite.api.model import GenerationEngine, LoadedModel, ServerState
+from ferrite.api.prompts import LARGE_BODY_BYTES, Prompt, PromptWorkers
 from ferrite.api.replies import ReplyBuilder, ReplyOptions, Shape
 from ferrite.api.schema import BodyDecoder
 from ferrite.api.streams import Reply, run_while_connected
@@ -38,15 +38,8 @@ BodyT = TypeVar("BodyT", bound=GenerationBody)
 
 WAITING_LIMIT = 64
 """Requests that may be in preparation or waiting beyond those that have a permit."""
+_BUSY_OPTIONS = "--max-concurrent-inferences, --inference-wait-ms"
 _IGNORED_HEADER_CHARACTERS = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Token ids of one prompt, and where the client wrote it."""
-
-    tokens: tuple[int, ...]
-    param: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,9 @@ class GenerationRoute(Generic[BodyT]):
     budget: Callable[[BodyT, int], Budget]
     """Body and default budget → budget; raises 400."""
     prompts: Callable[[BodyT, LoadedModel], list[Prompt]]
-    """Renders and tokenizes, in a worker thread; raises 400."""
+    """Renders, in a worker thread; raises 400."""
+    stops: Callable[[BodyT, LoadedModel], tuple[str, ...]]
+    """Stop strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +71,19 @@ class GenerationEndpoint(Generic[BodyT]):
     """ASGI application of one generation route."""
 
     def __init__(
-        self, route: GenerationRoute[BodyT], config: ServerConfig, state: ServerState, executor: Executor
+        self,
+        route: GenerationRoute[BodyT],
+        config: ServerConfig,
+        state: ServerState,
+        workers: PromptWorkers,
+        bodies: BodyMemory,
     ) -> None:
-        """``executor`` runs templates and tokenizers."""
+        """``workers`` run templates and tokenizers; ``bodies`` is shared by all routes."""
         self._route = route
         self._config = config
         self._state = state
-        self._executor = executor
+        self._workers = workers
+        self._bodies = bodies
         self._decoder = BodyDecoder(route.body_type, ignore_unknown=config.unknown_fields == "ignore")
         self._open = 0
 
@@ -92,9 +93,15 @@ class GenerationEndpoint(Generic[BodyT]):
         reply = Reply(send)
         try:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000 or None):
-                body, model, budget = await self._checked(scope, receive)
+                data = await read_body(scope, receive, self._config.max_body_bytes, self._bodies)
+                large = len(data) > LARGE_BODY_BYTES
+                body, model, budget = (
+                    await self._checked_aside(context, data) if large else self._checked(context, data)
+                )
+                del data
                 with self._room():
-                    work = self._generate(context, body, model, budget, reply)
+                    workers = self._workers.large if large else self._workers.small
+                    work = self._generate(context, body, model, budget, workers, reply)
                     await run_while_connected(receive, work)
         except ClientGone:
             raise
@@ -105,11 +112,14 @@ class GenerationEndpoint(Generic[BodyT]):
                 raise answer from error
             await reply.fail(answer)
 
-    async def _checked(self, scope: Scope, receive: Receive) -> tuple[BodyT, LoadedModel, Budget]:
-        data = await read_body(scope, receive, self._config.max_body_bytes)
+    async def _checked_aside(self, context: RequestContext, data: bytes) -> tuple[BodyT, LoadedModel, Budget]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._workers.small, self._checked, context, data)
+
+    def _checked(self, context: RequestContext, data: bytes) -> tuple[BodyT, LoadedModel, Budget]:
         body, dropped = self._decoder.decode(data)
         if dropped:
-            _report_dropped(context_of(scope), dropped)
+            _report_dropped(context, dropped)
         check_fields(body, self._route.fields)
         self._route.check(body)
         if body.model != self._config.model_id:
@@ -122,13 +132,18 @@ class GenerationEndpoint(Generic[BodyT]):
         return body, self._state.ready_model(), budget
 
     async def _generate(
-        self, context: RequestContext, body: BodyT, model: LoadedModel, budget: Budget, reply: Reply
+        self,
+        context: RequestContext,
+        body: BodyT,
+        model: LoadedModel,
+        budget: Budget,
+        workers: Executor,
+        reply: Reply,
     ) -> None:
         loop = asyncio.get_running_loop()
-        jobs = await loop.run_in_executor(self._executor, self._jobs, context.request_id, body, model, budget)
-        builder = ReplyBuilder(
-            self._route.shape, _reply_options(context, body, model), uuid.uuid4().hex, len(jobs)
-        )
+        jobs = await loop.run_in_executor(workers, self._jobs, context.request_id, body, model, budget)
+        options = self._reply_options(context, body, model)
+        builder = ReplyBuilder(self._route.shape, options, uuid.uuid4().hex, len(jobs))
         try:
             for index, job in enumerate(jobs):
                 async with _admitted(model.engine, job) as events:
@@ -149,22 +164,38 @@ class GenerationEndpoint(Generic[BodyT]):
         sampling = sampling_params(body, model.tokenizer.vocab_size)
         prompts = self._route.prompts(body, model)
         for prompt in prompts:
-            check_context(len(prompt.tokens), budget, model.context_length, prompt.param)
-        if budget.tokens == 0:
-            return [Job(len(prompt.tokens), None) for prompt in prompts]
-        stop, end_ids = stop_strings(body), model.tokenizer.end_ids
-        return [
-            Job(
-                len(prompt.tokens),
-                GenerationRequest(request_id, prompt.tokens, budget.tokens, sampling, stop, end_ids),
-            )
-            for prompt in prompts
-        ]
+            # Before any is tokenized, which can take longer than generating.
+            at_least = prompt.least_tokens(model.longest_token)
+            check_context(at_least, budget, model.context_length, prompt.param, exact=False)
+        stop, end_ids = self._route.stops(body, model), model.tokenizer.end_ids
+        jobs = []
+        for prompt in prompts:
+            tokens = tuple(prompt.encode())
+            if not tokens:
+                raise errors.invalid("The prompt has no tokens.", prompt.param)
+            check_context(len(tokens), budget, model.context_length, prompt.param)
+            request = None
+            if budget.tokens > 0:
+                request = GenerationRequest(request_id, tokens, budget.tokens, sampling, stop, end_ids)
+            jobs.append(Job(len(tokens), request))
+        return jobs
+
+    def _reply_options(self, context: RequestContext, body: BodyT, model: LoadedModel) -> ReplyOptions:
+        stream_options = body.stream_options
+        return ReplyOptions(
+            request_id=context.request_id,
+            model_id=model.id,
+            stream=bool(body.stream),
+            include_usage=bool(stream_options and stream_options.include_usage),
+            include_obfuscation=bool(stream_options and stream_options.include_obfuscation),
+            # Stop strings take text away that the ids still spell.
+            token_ids=bool(body.return_token_ids) and not self._route.stops(body, model),
+        )
 
     @contextmanager
     def _room(self) -> Iterator[None]:
         if self._open >= self._config.max_concurrent_inferences + WAITING_LIMIT:
-            raise errors.busy("Too many requests are waiting.", 1)
+            raise errors.busy(f"Too many requests are waiting ({_BUSY_OPTIONS}).", 1)
         self._open += 1
         try:
             yield
@@ -174,7 +205,7 @@ class GenerationEndpoint(Generic[BodyT]):
     def _answer_of(self, error: Exception, context: RequestContext) -> errors.ApiError:
         match error:
             case EngineBusy():
-                return errors.busy(str(error), error.retry_after_seconds)
+                return errors.busy(f"{error} ({_BUSY_OPTIONS})", error.retry_after_seconds)
             case EngineStopped():
                 return errors.not_ready(self._state.unready_reason or "stopped")
             case RequestTooLarge():
@@ -205,22 +236,9 @@ async def _nothing(n_prompt: int) -> AsyncIterator[Event]:
     yield Finished("length", Usage(n_prompt, 0), Timings(0.0, 0.0, 0.0), (), None)
 
 
-def _reply_options(context: RequestContext, body: GenerationBody, model: LoadedModel) -> ReplyOptions:
-    stream_options = body.stream_options
-    return ReplyOptions(
-        request_id=context.request_id,
-        model_id=model.id,
-        stream=bool(body.stream),
-        include_usage=bool(stream_options and stream_options.include_usage),
-        include_obfuscation=bool(stream_options and stream_options.include_obfuscation),
-        # Stop strings take text away that the ids still spell.
-        token_ids=bool(body.return_token_ids) and not stop_strings(body),
-    )
-
-
 def _report_dropped(context: RequestContext, dropped: list[str]) -> None:
-    names = [quote(name, safe="[]._-") for name in dropped]
-    header = ", ".join(names)
+    names = (name[:_IGNORED_HEADER_CHARACTERS] for name in dropped[:_IGNORED_HEADER_CHARACTERS])
+    header = ", ".join(quote(name, safe="[]._-") for name in names)
     if len(header) > _IGNORED_HEADER_CHARACTERS:
         header = header[:_IGNORED_HEADER_CHARACTERS].rpartition(", ")[0] + ", ..."
     context.answer_headers["x-ferrite-ignored"] = header

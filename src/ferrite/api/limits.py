@@ -19,6 +19,8 @@ class Budget:
 
     tokens: int
     field: str
+    given: bool
+    """The client named it; else it is the server's default."""
 
 
 def check_budget(budget: Budget, hard_max_tokens: int) -> None:
@@ -30,11 +32,18 @@ def check_budget(budget: Budget, hard_max_tokens: int) -> None:
         )
 
 
-def check_context(n_prompt: int, budget: Budget, context_length: int, param: str) -> None:
-    """Raise 400 when prompt and budget do not fit into the context together."""
+def check_context(
+    n_prompt: int, budget: Budget, context_length: int, param: str, *, exact: bool = True
+) -> None:
+    """Raise 400 when prompt and budget do not fit into the context together.
+
+    ``n_prompt`` may be the least number of tokens the prompt can have, which is then not ``exact``.
+    """
     if n_prompt + budget.tokens > context_length:
+        count = f"{n_prompt}" if exact else f"at least {n_prompt}"
+        source = "" if budget.given else ", the server's default (--default-max-tokens)"
         raise context_exceeded(
-            f"The prompt has {n_prompt} tokens and `{budget.field}` is {budget.tokens}, together "
+            f"The prompt has {count} tokens and `{budget.field}` is {budget.tokens}{source}, together "
             f"{n_prompt + budget.tokens}; the context has {context_length} tokens (--ctx-size).",
             param,
         )

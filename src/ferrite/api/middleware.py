@@ -1,5 +1,6 @@
 """Around every request: its id, its log line, CORS, and an answer whatever happens."""
 
+import asyncio
 import logging
 import time
 
@@ -9,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrite.api.body import ClientGone
 from ferrite.api.context import RequestContext, context_of, open_context
-from ferrite.api.errors import ApiError, api_error_of
+from ferrite.api.errors import ApiError, api_error_of, not_ready
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,11 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
         except ClientGone:
             context.log_fields["client_gone"] = True
+        except asyncio.CancelledError:
+            # Only the end of the drain time cancels a request; the client hears it from us, not from uvicorn.
+            context.log_fields["error"] = "not_ready"
+            if context.status is None:
+                await not_ready("draining").response()(scope, receive, send)
         except Exception as error:
             answer = api_error_of(error, context.request_id)
             if context.status is None:

@@ -91,6 +91,10 @@ class LoadedModel:
     kernel_provider: str
     """``auto`` or ``portable``, or the name of the kernels that ``auto`` chose."""
     cpu_features: tuple[str, ...]
+    longest_token: int | None = None
+    """Most characters of text that one token stands for; None where text can vanish without a token."""
+    turn_stops: tuple[str, ...] = ()
+    """What ends an assistant's turn where the prompt format has no token for it."""
     memory_bound_bytes: int | None = None
     """Most memory that model and KV cache can take, for the log at start."""
 

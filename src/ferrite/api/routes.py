@@ -1,7 +1,6 @@
 """The table of routes, and the small ones."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -12,10 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ferrite.api import chat, completions
 from ferrite.api.auth import check_api_key, is_protected
+from ferrite.api.body import BodyMemory
 from ferrite.api.config import ServerConfig
 from ferrite.api.errors import not_found, not_implemented
 from ferrite.api.generate import GenerationEndpoint
 from ferrite.api.model import LoadedModel, ServerState
+from ferrite.api.prompts import PromptWorkers
 
 Handler = Callable[[Scope], Awaitable[Response]]
 
@@ -87,8 +88,10 @@ class Guarded:
         await self.app(scope, receive, send)
 
 
-def build_routes(config: ServerConfig, state: ServerState, executor: Executor) -> list[Route]:
-    """Return every route; ``executor`` runs templates and tokenizers."""
+def build_routes(
+    config: ServerConfig, state: ServerState, workers: PromptWorkers, bodies: BodyMemory
+) -> list[Route]:
+    """Return every route; ``workers`` run templates and tokenizers, ``bodies`` bounds what arrives."""
 
     async def health(_: Scope) -> Response:
         reason = state.unready_reason
@@ -112,8 +115,8 @@ def build_routes(config: ServerConfig, state: ServerState, executor: Executor) -
         ("/health", "GET", _answering(health)),
         ("/v1/models", "GET", _answering(models)),
         ("/v1/models/{id:path}", "GET", _answering(model)),
-        ("/v1/chat/completions", "POST", GenerationEndpoint(chat.ROUTE, config, state, executor)),
-        ("/v1/completions", "POST", GenerationEndpoint(completions.ROUTE, config, state, executor)),
+        ("/v1/chat/completions", "POST", GenerationEndpoint(chat.ROUTE, config, state, workers, bodies)),
+        ("/v1/completions", "POST", GenerationEndpoint(completions.ROUTE, config, state, workers, bodies)),
         *((path, method, _answering(later)) for path, method in LATER_ROUTES.items()),
     ]
     return [

@@ -14,6 +14,7 @@ from ferrite.api.app import build_app
 from ferrite.api.config import ServerConfig
 from ferrite.api.model import ServerState
 from ferrite.api.options import Address
+from ferrite.api.protocol import BoundedProtocol
 
 _ENGINE_CHECK_SECONDS = 0.25
 _KEEP_ALIVE_SECONDS = 65
@@ -21,9 +22,13 @@ _KEEP_ALIVE_SECONDS = 65
 
 def bind_listener(address: Address) -> socket.socket:
     """Take the address, without listening yet; raises ``OSError``."""
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except UnicodeError:
+        raise OSError("not a host name") from None
+    family, kind, protocol, _, where = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,7 +54,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 build_app(config, state),
                 loop="uvloop",
-                http="httptools",
+                http=BoundedProtocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -1,5 +1,6 @@
 """From a server configuration to a model that generates."""
 
+import logging
 import os
 from math import prod
 
@@ -10,11 +11,18 @@ from ferrite.chat import ChatTemplate, TemplateRefusedError
 from ferrite.engine import Engine, EngineConfig
 from ferrite.gguf import FileType, GGUFError, GGUFFile, open_gguf
 from ferrite.models import trace_model
-from ferrite.program.runner import KvDtype, NativeRunner, RunnerConfig, load_runner
-from ferrite.tokenizer import TokenizerError, load_tokenizer
+from ferrite.program.runner import KvDtype, NativeRunner, RunnerConfig, RunnerConfigError, load_runner
+from ferrite.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from ferrite.tokenizer.bytelevel import BYTE_ALPHABET
+
+logger = logging.getLogger(__name__)
 
 PREFILL_CHUNK = 512
 """Prompt rows in one step, and what a running stream may have to wait for."""
+
+
+FALLBACK_STOPS = ("\n\nUser:", "\n\nAssistant:")
+"""Where the fallback template would begin the next turn, which a model writes when nothing stops it."""
 
 
 def load_model(config: ServerConfig) -> LoadedModel:
@@ -26,6 +34,10 @@ def load_model(config: ServerConfig) -> LoadedModel:
         return _load(config)
     except (CatalogueError, GGUFError, TokenizerError, TemplateRefusedError) as error:
         raise ModelLoadError(str(error)) from error
+    except RunnerConfigError as error:
+        raise ModelLoadError(f"{config.model}: {error}") from error
+    except OSError as error:
+        raise ModelLoadError(f"{config.model}: {error.strerror or error}") from error
     except MemoryError as error:
         raise ModelLoadError(f"{config.model}: not enough memory for the model and its KV cache") from error
 
@@ -36,6 +48,10 @@ def _load(config: ServerConfig) -> LoadedModel:
     with open_gguf(path) as file:
         tokenizer = load_tokenizer(file.metadata)
         chat_template = ChatTemplate.from_metadata(file.metadata, tokenizer)
+        if chat_template.is_fallback:
+            logger.warning(
+                "%s has no chat template: chats are written as 'User: ...' and 'Assistant: ...'", path
+            )
         runner = _runner(config, file)
         engine = Engine(
             runner,
@@ -58,6 +74,8 @@ def _load(config: ServerConfig) -> LoadedModel:
             created=int(path.stat().st_mtime),
             kernel_provider=runner.provider,
             cpu_features=tuple(_native.cpu_features()),
+            longest_token=_longest_token(tokenizer),
+            turn_stops=FALLBACK_STOPS if chat_template.is_fallback else (),
             memory_bound_bytes=runner.weight_bytes + runner.kv_bytes,
         )
     engine.start()
@@ -71,6 +89,11 @@ def _runner(config: ServerConfig, file: GGUFFile) -> NativeRunner:
             f"--ctx-size {config.ctx_size} is above the {program.context_length} positions of --model "
             f"{config.model}"
         )
+    residual = config.experimental_residual_q8_activation_matvec
+    if residual and _native.providers() == ["portable"]:
+        raise ModelLoadError(
+            "--experimental-residual-q8-activation-matvec: this CPU has no int8 dot products"
+        )
     kv_dtype: KvDtype = "f32" if config.kv_dtype == "f32" else "f16"
     return load_runner(
         file,
@@ -78,11 +101,23 @@ def _runner(config: ServerConfig, file: GGUFFile) -> NativeRunner:
         RunnerConfig(
             threads=config.threads or 1,
             provider=config.kernel_provider,
+            residual_activations=residual,
             kv_dtype=kv_dtype,
             context_length=config.ctx_size,
             sequences=config.max_concurrent_inferences,
         ),
     )
+
+
+def _longest_token(tokenizer: Tokenizer) -> int | None:
+    """Return the most characters of text that one token stands for.
+
+    A token's text has no fewer characters than what it stands for. None where a byte has no token: such
+    bytes are left out, so text can vanish.
+    """
+    vocabulary = tokenizer.vocabulary
+    complete = tokenizer.rule == "sentencepiece" or vocabulary.ids.keys() >= set(BYTE_ALPHABET.values())
+    return max(map(len, vocabulary.texts)) if complete else None
 
 
 def _quantisation(file: GGUFFile) -> str:

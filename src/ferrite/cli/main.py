@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -17,13 +17,13 @@ from ferrite.cli.parity import parity
 from ferrite.cli.pull import pull
 from ferrite.cli.run import run
 from ferrite.gguf import GGUFError, open_gguf
+from ferrite.program.runner import RunnerConfigError
 from ferrite.program.step import StepError
 from ferrite.tokenizer import TokenizerError
 
 app = typer.Typer(
     name="ferrite",
     help="Local LLM inference: one GGUF model on the CPU.",
-    no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -75,19 +75,29 @@ def _one_line_errors() -> Iterator[None]:
         CatalogueError,
         ChatTemplateError,
         GGUFError,
+        RunnerConfigError,
         StepError,
         TemplateRefusedError,
         TokenizerError,
     ) as error:
         sys.stderr.write(f"ferrite: {error}\n")
         raise SystemExit(1) from error
+    except typer.TyperException as error:
+        sys.stderr.write(f"ferrite: {' '.join(error.format_message().split())} (see --help)\n")
+        raise SystemExit(error.exit_code) from error
     except BrokenPipeError:
         # The reader of our output has gone, which is not our error; nothing is left to write to.
         sys.stderr.close()
         raise SystemExit(141) from None
+    except MemoryError as error:
+        sys.stderr.write("ferrite: not enough memory for the model\n")
+        raise SystemExit(1) from error
+    except OSError as error:
+        sys.stderr.write(f"ferrite: {error.filename or 'output'}: {error.strerror or error}\n")
+        raise SystemExit(1) from error
 
 
-def main() -> None:
-    """Entry point of the command."""
+def main() -> NoReturn:
+    """Entry point of the command: status 2 for a wrong use, 1 for what fails later."""
     with _one_line_errors():
-        app()
+        raise SystemExit(app(prog_name="ferrite", standalone_mode=False))

@@ -52,6 +52,7 @@ def run(
             prompt_tokens=tuple(tokens),
             max_tokens=min(max_tokens, room),
             sampling=SamplingParams(temperature=temperature, top_p=top_p, seed=seed),
+            stop=() if raw else loaded.turn_stops,
             end_ids=loaded.tokenizer.end_ids,
         )
         finished = asyncio.run(_stream(loaded, request))

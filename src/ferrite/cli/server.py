@@ -1,6 +1,7 @@
 """``ferrite-server``: reads the options, loads the model, serves."""
 
 import argparse
+import ipaddress
 import logging
 import os
 import sys
@@ -12,13 +13,28 @@ from typing import NoReturn
 
 import msgspec
 
-from ferrite.api import ConfigError, LoadedModel, ModelLoadError, ServerConfig, ServerState, load_config
+from ferrite.api import (
+    Address,
+    ConfigError,
+    LoadedModel,
+    ModelLoadError,
+    ServerConfig,
+    ServerState,
+    load_config,
+)
 from ferrite.api.logs import set_up_logging
 from ferrite.api.options import Option, flag_name, options_of
 from ferrite.api.serving import bind_listener, listener_address, serve
 from ferrite.api.threads import automatic_threads
 
 logger = logging.getLogger(__name__)
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the interpreter from another; the engine thread needs it between two steps.
+
+Python's default is ten times as long. With HTTP requests that keep both cores busy, the mean gap between two
+tokens of a stream fell from 91 to 64 ms (SmolLM2 135M, three runs each).
+"""
 
 PROGRAM = "ferrite-server"
 USAGE_ERROR = 2
@@ -99,6 +115,7 @@ def run(
     except OSError as error:
         return _fail(f"--bind {config.bind}: {error.strerror or error}", 1)
     with listener:
+        _warn_of_exposure(listener_address(listener), config)
         started = time.monotonic()
         try:
             model = load_model(config) if config.model is not None else None
@@ -121,14 +138,24 @@ def run(
         return serve(config, ServerState(model), listener, lambda: _announce(ready))
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Entry point of the command."""
     from ferrite.cli.load import load_model
 
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        return run(sys.argv[1:], os.environ, load_model)
+        status = run(sys.argv[1:], os.environ, load_model)
     except KeyboardInterrupt:
-        return 130
+        status = 130
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The interpreter's own end would wait for a thread that still tokenizes an abandoned prompt.
+    os._exit(status)
+
+
+def _warn_of_exposure(address: Address, config: ServerConfig) -> None:
+    if config.api_key is None and not ipaddress.ip_address(address.host).is_loopback:
+        logger.warning("--bind %s lets other machines in, and there is no --api-key", address)
 
 
 def _announce(ready: ReadyLine) -> None:
