@@ -15,8 +15,8 @@ namespace ferrite::isa {
 
 struct Portable {
   static constexpr int kLanes = 16;
-  static constexpr int kTokens = 2;      // tokens one register tile covers
-  static constexpr int kWideTokens = 2;  // tokens up to which all sixteen rows share one pass
+  static constexpr int kTokens = 1;      // tokens one register tile covers
+  static constexpr int kWideTokens = 1;  // tokens up to which all sixteen rows share one pass
   struct F {
     float v[kLanes];
   };

@@ -203,7 +203,7 @@ inline constexpr int64_t kTokenBlock = 64;
 template <class S, class Format>
 void matmul_all(const MatmulArgs& a) {
   // Two terms need twice the accumulators, so half the tokens fill the registers.
-  constexpr int kTokens = S::kTokens / Format::kTerms;
+  constexpr int kTokens = S::kTokens < Format::kTerms ? 1 : S::kTokens / Format::kTerms;
   for (int64_t block = 0; block < a.tokens; block += kTokenBlock) {
     const int64_t end = block + kTokenBlock < a.tokens ? block + kTokenBlock : a.tokens;
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
