@@ -25,6 +25,13 @@ auto span(const Array& array) {
   return std::span<const typename Array::Scalar>(array.data(), array.size());
 }
 
+// Python's None arrives as a null pointer.
+template <class T>
+std::shared_ptr<T> given(std::shared_ptr<T> pointer) {
+  if (pointer == nullptr) throw std::invalid_argument("an argument is None");
+  return pointer;
+}
+
 std::vector<float> copy(const Floats& array) {
   return {array.data(), array.data() + array.size()};
 }
@@ -44,7 +51,9 @@ const KernelTable& kernels_named(const std::string& name) {
   return *table;
 }
 
-Quantisation quantisation(bool residual) { return residual ? Quantisation::Q8Residual : Quantisation::Q8; }
+Quantisation quantisation(bool residual) {
+  return residual ? Quantisation::Q8Residual : Quantisation::Q8;
+}
 
 std::shared_ptr<Team> make_team(int threads) {
   if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be between 1 and 1024");
@@ -106,7 +115,8 @@ nb::ndarray<nb::numpy, float> matmul(const Weight& weight,
   if (static_cast<int64_t>(x.shape(1)) != weight.cols()) throw std::invalid_argument("matmul: width");
   const KernelTable& kernels = kernels_named(provider);
   const auto tokens = static_cast<int64_t>(x.shape(0));
-  Buffer in(weight.cols(), RowSpace::Tokens, weight.type().quantised ? quantisation(residual) : Quantisation::None);
+  Buffer in(weight.cols(), RowSpace::Tokens,
+            weight.type().quantised ? quantisation(residual) : Quantisation::None);
   Buffer out(weight.rows(), RowSpace::Tokens, Quantisation::None);
   in.reserve(tokens);
   out.reserve(tokens);
@@ -136,7 +146,8 @@ void bind_executor(nb::module_& m) {
           "__init__",
           [](Executor* self, std::shared_ptr<Team> team, const std::string& provider,
              std::shared_ptr<KvStore> kv, bool residual) {
-            new (self) Executor(std::move(team), kernels_named(provider), std::move(kv), quantisation(residual));
+            new (self) Executor(given(std::move(team)), kernels_named(provider), given(std::move(kv)),
+                                quantisation(residual));
           },
           "team"_a, "provider"_a, "kv"_a, nb::kw_only(), "residual"_a = false)
       .def(
@@ -148,7 +159,7 @@ void bind_executor(nb::module_& m) {
       .def(
           "embed",
           [](Executor& e, std::shared_ptr<Weight> table, BufferId out, float scale) {
-            e.embed(std::move(table), out, scale);
+            e.embed(given(std::move(table)), out, scale);
           },
           "table"_a, "out"_a, "scale"_a)
       .def("select_rows", &Executor::select_rows, "source"_a, "out"_a)
@@ -166,7 +177,7 @@ void bind_executor(nb::module_& m) {
               throw std::invalid_argument("linear: pieces differ in number");
             std::vector<LinearPiece> pieces;
             for (std::size_t i = 0; i < weights.size(); ++i)
-              pieces.push_back({weights[i], outs[i], copy(biases[i]), accumulate});
+              pieces.push_back({given(weights[i]), outs[i], copy(biases[i]), accumulate});
             e.linear(in, std::move(pieces));
           },
           "source"_a, "weights"_a, "outs"_a, "biases"_a, nb::kw_only(), "accumulate"_a)
@@ -209,7 +220,7 @@ void bind_executor(nb::module_& m) {
       .def(
           "logits",
           [](Executor& e, BufferId in, std::shared_ptr<Weight> weight, BufferId out) {
-            e.logits(in, std::move(weight), out);
+            e.logits(in, given(std::move(weight)), out);
           },
           "source"_a, "weight"_a, "out"_a)
       .def_prop_ro("vocab_size", &Executor::vocab_size)
@@ -239,7 +250,12 @@ NB_MODULE(_native, m) {
   nb::class_<Team>(m, "Team").def(nb::new_(&make_team), "threads"_a).def_prop_ro("size", &Team::size);
 
   nb::class_<MachineLimits>(m, "MachineLimits")
-      .def(nb::init<std::shared_ptr<Team>>(), "team"_a)
+      .def(
+          "__init__",
+          [](MachineLimits* self, std::shared_ptr<Team> team) {
+            new (self) MachineLimits(given(std::move(team)));
+          },
+          "team"_a)
       .def("read_bandwidth", &MachineLimits::read_bandwidth, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "multiply_adds",

@@ -10,10 +10,10 @@ namespace ferrite {
 // Rows of int8 activations with one float32 scale per 32 columns: x = scale * q, or with the residual term
 // x = scale * (kResidual * q + residual), about 15 bits.
 struct QuantRows {
-  int8_t* q;       // [rows][cols]
-  float* scale;    // [rows][cols / 32]
-  float* sum;      // [rows][cols / 32] scale times the sum of the 32 integers
-  int32_t* sum16;  // [rows][cols / 16] sums of 16 integers
+  int8_t* q;                   // [rows][cols]
+  float* scale;                // [rows][cols / 32]
+  float* sum;                  // [rows][cols / 32] scale times the sum of the 32 integers
+  int32_t* sum16;              // [rows][cols / 16] sums of 16 integers
   int8_t* residual = nullptr;  // [rows][cols], or null for one term
 };
 

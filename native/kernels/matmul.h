@@ -60,7 +60,8 @@ struct QuantTile {
         I total = dot[0][p][t].total();
         if constexpr (Terms == 2) {
           static_assert(kResidual == 256 - 2);
-          total = S::subi(dot[1][p][t].total(), S::subi(S::template shift_left<1>(total), S::template shift_left<8>(total)));
+          total = S::subi(dot[1][p][t].total(),
+                          S::subi(S::template shift_left<1>(total), S::template shift_left<8>(total)));
         }
         if constexpr (Q::kOffset != 0) {
           const int32_t* s = sum16[t] + 2 * block;

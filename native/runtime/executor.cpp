@@ -29,76 +29,104 @@ const Buffer& Executor::at(BufferId id, const char* what) const {
   return buffers_[static_cast<std::size_t>(id)];
 }
 
+const Buffer& Executor::tokens_at(BufferId id, int64_t cols, const char* what) const {
+  const Buffer& buffer = at(id, what);
+  require(buffer.cols() == cols && buffer.space() == RowSpace::Tokens,
+          std::string(what) + ": shape of a buffer");
+  return buffer;
+}
+
+void Executor::written(BufferId id, bool quantises) {
+  quantises_[static_cast<std::size_t>(id)] = quantises;
+}
+
+void Executor::read_quantised(BufferId id, const Weight& weight) {
+  if (!weight.type().quantised) return;
+  require(quantises_[static_cast<std::size_t>(id)],
+          "a quantised matrix needs a norm, a gate, an attention or a selection as its input");
+  buffers_[static_cast<std::size_t>(id)].want(quantisation_);
+}
+
 BufferId Executor::buffer(int64_t cols, RowSpace space) {
   require(cols > 0, "buffer: no columns");
   buffers_.emplace_back(cols, space, Quantisation::None);
+  quantises_.push_back(false);
   return static_cast<BufferId>(buffers_.size()) - 1;
 }
 
 void Executor::embed(std::shared_ptr<const Weight> table, BufferId out, float scale) {
-  require(at(out, "embed").cols() == table->cols(), "embed: width");
+  tokens_at(out, table->cols(), "embed");
   vocab_size_ = table->rows();
+  written(out, false);
   ops_.push_back(std::make_unique<EmbedOp>(std::move(table), out, scale));
 }
 
 void Executor::select_rows(BufferId in, BufferId out) {
-  require(at(in, "select").cols() == at(out, "select").cols(), "select: width");
-  require(at(in, "select").space() == RowSpace::Tokens && at(out, "select").space() == RowSpace::Logits,
-          "select: rows");
+  tokens_at(in, at(out, "select").cols(), "select");
+  require(at(out, "select").space() == RowSpace::Logits, "select: rows");
+  written(out, true);
   ops_.push_back(std::make_unique<SelectRowsOp>(in, out));
 }
 
 void Executor::norm(BufferId in, const std::vector<float>& weight, BufferId out, float eps) {
-  require(at(in, "norm").cols() == static_cast<int64_t>(weight.size()), "norm: width");
-  require(
-      at(in, "norm").cols() == at(out, "norm").cols() && at(in, "norm").space() == at(out, "norm").space(),
-      "norm: shapes");
+  const Buffer &source = at(in, "norm"), &target = at(out, "norm");
+  require(source.cols() == static_cast<int64_t>(weight.size()), "norm: width");
+  require(source.cols() == target.cols() && source.space() == target.space(), "norm: shapes");
+  written(out, true);
   ops_.push_back(std::make_unique<NormOp>(in, padded(weight), out, eps));
 }
 
 void Executor::linear(BufferId in, std::vector<LinearPiece> pieces) {
+  const Buffer& source = at(in, "linear");
   for (LinearPiece& piece : pieces) {
     const Buffer& out = at(piece.out, "linear");
-    require(piece.weight->cols() == at(in, "linear").cols() && piece.weight->rows() == out.cols(),
-            "linear: shapes");
-    require(out.space() == at(in, "linear").space() && piece.out != in, "linear: buffers");
+    require(piece.weight->cols() == source.cols() && piece.weight->rows() == out.cols(), "linear: shapes");
+    require(out.space() == source.space() && piece.out != in, "linear: buffers");
     require(piece.bias.empty() || static_cast<int64_t>(piece.bias.size()) == out.cols(), "linear: bias");
     if (!piece.bias.empty()) piece.bias = padded(piece.bias);
-    if (piece.weight->type().quantised) buffers_[static_cast<std::size_t>(in)].want(quantisation_);
+    read_quantised(in, *piece.weight);
   }
+  for (const LinearPiece& piece : pieces) written(piece.out, false);
   ops_.push_back(std::make_unique<LinearOp>(in, std::move(pieces)));
 }
 
 void Executor::angles(std::vector<double> frequencies, BufferId out) {
-  require(at(out, "angles").cols() == 2 * static_cast<int64_t>(frequencies.size()), "angles: width");
+  tokens_at(out, 2 * static_cast<int64_t>(frequencies.size()), "angles");
+  written(out, false);
   ops_.push_back(std::make_unique<AnglesOp>(std::move(frequencies), out));
 }
 
+void Executor::check_attention(BufferId q, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t layer,
+                               const char* what) const {
+  const KvShape& shape = kv_->shape();
+  require(shape.kv_heads == kv_heads && shape.head_dim == head_dim && layer >= 0 && layer < shape.layers,
+          std::string(what) + ": KV shape");
+  require(heads > 0 && heads % kv_heads == 0 && heads <= INT32_MAX,
+          std::string(what) + ": heads do not divide by kv heads");
+  tokens_at(q, heads * head_dim, what);
+}
+
 void Executor::rope(RopeOp::Config c) {
-  require(at(c.q, "rope").cols() == c.heads * c.head_dim, "rope: q width");
-  require(
-      at(c.k, "rope").cols() == c.kv_heads * c.head_dim && at(c.v, "rope").cols() == c.kv_heads * c.head_dim,
-      "rope: k, v width");
+  check_attention(c.q, c.heads, c.kv_heads, c.head_dim, c.layer, "rope");
+  tokens_at(c.k, c.kv_heads * c.head_dim, "rope");
+  tokens_at(c.v, c.kv_heads * c.head_dim, "rope");
   require(at(c.angles, "rope").cols() <= c.head_dim, "rope: more pairs than the head has");
-  require(kv_->shape().kv_heads == c.kv_heads && kv_->shape().head_dim == c.head_dim &&
-              c.layer < kv_->shape().layers,
-          "rope: KV shape");
+  tokens_at(c.angles, at(c.angles, "rope").cols(), "rope");
   for (HeadNorm* norm : {&c.q_norm, &c.k_norm})
     require(norm->weight.empty() || static_cast<int64_t>(norm->weight.size()) == c.head_dim,
             "rope: norm width");
+  written(c.q, false);
+  written(c.k, false);
   ops_.push_back(std::make_unique<RopeOp>(std::move(c)));
 }
 
 void Executor::attention(const AttentionConfig& c) {
-  require(c.kv_heads > 0 && c.heads % c.kv_heads == 0, "attention: heads do not divide by kv heads");
+  check_attention(c.q, c.heads, c.kv_heads, c.head_dim, c.layer, "attention");
   require(c.group() * c.head_dim % 32 == 0,
           "attention: a kv head's query heads must be a multiple of 32 wide");
-  require(at(c.q, "attention").cols() == c.heads * c.head_dim &&
-              at(c.out, "attention").cols() == c.heads * c.head_dim,
-          "attention: width");
-  require(kv_->shape().kv_heads == c.kv_heads && kv_->shape().head_dim == c.head_dim &&
-              c.layer < kv_->shape().layers,
-          "attention: KV shape");
+  require(c.window >= 0, "attention: negative window");
+  tokens_at(c.out, c.heads * c.head_dim, "attention");
+  written(c.out, true);
   auto op = std::make_unique<AttentionOp>(c);
   auto join = std::make_unique<JoinOp>(*op);
   ops_.push_back(std::move(op));
@@ -106,26 +134,27 @@ void Executor::attention(const AttentionConfig& c) {
 }
 
 void Executor::gate(GateKind kind, BufferId gate, BufferId up) {
-  require(
-      at(gate, "gate").cols() == at(up, "gate").cols() && at(gate, "gate").space() == at(up, "gate").space(),
-      "gate: shapes");
+  const Buffer &target = at(gate, "gate"), &factor = at(up, "gate");
+  require(target.cols() == factor.cols() && target.space() == factor.space(), "gate: shapes");
+  written(gate, true);
   ops_.push_back(std::make_unique<GateOp>(kind, gate, up));
 }
 
 void Executor::add(BufferId y, BufferId x) {
-  require(at(y, "add").cols() == at(x, "add").cols() && at(y, "add").space() == at(x, "add").space(),
-          "add: shapes");
+  const Buffer &target = at(y, "add"), &source = at(x, "add");
+  require(target.cols() == source.cols() && target.space() == source.space(), "add: shapes");
+  written(y, false);
   ops_.push_back(std::make_unique<AddOp>(y, x));
 }
 
 void Executor::logits(BufferId in, std::shared_ptr<const Weight> weight, BufferId out) {
-  require(at(in, "logits").cols() == weight->cols() && at(out, "logits").cols() == weight->rows(),
-          "logits: shapes");
-  require(at(in, "logits").space() == RowSpace::Logits && at(out, "logits").space() == RowSpace::Logits,
-          "logits: rows");
+  const Buffer &source = at(in, "logits"), &target = at(out, "logits");
+  require(source.cols() == weight->cols() && target.cols() == weight->rows(), "logits: shapes");
+  require(source.space() == RowSpace::Logits && target.space() == RowSpace::Logits, "logits: rows");
   require(weight->rows() == vocab_size_,
           "logits: the output matrix has another vocabulary than the embedding");
-  if (weight->type().quantised) buffers_[static_cast<std::size_t>(in)].want(quantisation_);
+  read_quantised(in, *weight);
+  written(out, false);
   auto op = std::make_unique<LogitsOp>(in, std::move(weight), out);
   logits_op_ = op.get();
   logits_ = out;

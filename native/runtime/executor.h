@@ -43,6 +43,12 @@ class Executor {
 
  private:
   const Buffer& at(BufferId id, const char* what) const;
+  const Buffer& tokens_at(BufferId id, int64_t cols, const char* what) const;
+  void check_attention(BufferId q, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t layer,
+                       const char* what) const;
+  // The int8 form of a buffer is left by the op that writes it, if that op is one that can.
+  void written(BufferId id, bool quantises);
+  void read_quantised(BufferId id, const Weight& weight);
   void check(const StepInput& input) const;
   void reserve(const StepInput& input);
 
@@ -51,6 +57,7 @@ class Executor {
   std::shared_ptr<KvStore> kv_;
   Quantisation quantisation_;
   std::vector<Buffer> buffers_;
+  std::vector<bool> quantises_;  // by buffer: whether the last op that wrote it also leaves its int8 form
   std::vector<std::unique_ptr<Op>> ops_;
   LogitsOp* logits_op_ = nullptr;
   BufferId logits_ = -1;

@@ -21,6 +21,7 @@ struct KvShape {
 
 class KvStore {
  public:
+  // Throws std::invalid_argument for sizes that make no sense, std::bad_alloc when they cannot be reserved.
   explicit KvStore(const KvShape& shape);
 
   const KvShape& shape() const { return shape_; }
@@ -35,7 +36,7 @@ class KvStore {
 
  private:
   KvShape shape_;
-  int64_t cell_bytes_, cells_, side_bytes_, block_bytes_;
+  int64_t cell_bytes_ = 0, cells_ = 0, side_bytes_ = 0, block_bytes_ = 0;
   MappedMemory memory_;
 };
 

@@ -68,6 +68,8 @@ void EmbedOp::run(const StepContext& ctx, int) noexcept {
   share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
     float* x = out.row(row);
     table_->read_row(ctx.input.tokens[static_cast<std::size_t>(row)], x);
+    // Ops that add to this buffer also write its padding, where a row that is not finite leaves NaN.
+    std::fill(x + out.cols(), x + out.rows().stride, 0.0F);
     if (scale_ != 1.0F)
       for (int64_t c = 0; c < out.cols(); ++c) x[c] *= scale_;
   });
@@ -78,7 +80,7 @@ void SelectRowsOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
   share(ctx.input.logits(), 1, [&](int64_t row, int64_t) {
     const int64_t from = ctx.input.logit_rows[static_cast<std::size_t>(row)];
-    std::memcpy(out.row(row), in.row(from), static_cast<std::size_t>(in.cols()) * sizeof(float));
+    std::memcpy(out.row(row), in.row(from), static_cast<std::size_t>(in.rows().stride) * sizeof(float));
     quantise(ctx, out, row);
   });
 }

@@ -39,7 +39,9 @@ Team::Team(int threads) : size_(threads) {
   }
 }
 
-Team::~Team() { stop(); }
+Team::~Team() {
+  stop();
+}
 
 void Team::stop() {
   stopping_ = true;

@@ -14,9 +14,11 @@ Weight Weight::pack(std::span<const uint8_t> file, int32_t ggml_type, int64_t ro
   if (rows < 1 || cols < 1 || cols % type->block_cols != 0)
     throw std::invalid_argument("shape does not fit the blocks of " + std::string(type->name));
   const int64_t units = cols / type->block_cols;
-  const int64_t row_bytes = units * type->block_bytes;
-  if (static_cast<int64_t>(file.size()) / row_bytes != rows ||
-      static_cast<int64_t>(file.size()) % row_bytes != 0)
+  const auto size = static_cast<int64_t>(file.size());
+  // Divisions, because the product of a hostile shape may not fit.
+  const bool row_fits = units <= size / type->block_bytes;
+  const int64_t row_bytes = row_fits ? units * type->block_bytes : 0;
+  if (!row_fits || size / row_bytes != rows || size % row_bytes != 0)
     throw std::invalid_argument("size of the data does not match its shape");
 
   Weight weight;

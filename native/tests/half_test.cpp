@@ -20,10 +20,14 @@ using isa::bfloat_to_float;
 using isa::float_to_half;
 using isa::half_to_float;
 
-uint32_t bits(float value) { return std::bit_cast<uint32_t>(value); }
+uint32_t bits(float value) {
+  return std::bit_cast<uint32_t>(value);
+}
 
 #if defined(__x86_64__)
-bool hardware() { return __builtin_cpu_supports("f16c") != 0; }
+bool hardware() {
+  return __builtin_cpu_supports("f16c") != 0;
+}
 [[gnu::target("avx,f16c")]] float widen(uint16_t half) {
   return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
 }
@@ -31,23 +35,38 @@ bool hardware() { return __builtin_cpu_supports("f16c") != 0; }
   return static_cast<uint16_t>(_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(value), _MM_FROUND_TO_NEAREST_INT)));
 }
 #elif defined(__aarch64__)
-bool hardware() { return true; }
-float widen(uint16_t half) { return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))), 0); }
-uint16_t narrow(float value) { return vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(value))), 0); }
+bool hardware() {
+  return true;
+}
+float widen(uint16_t half) {
+  return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))), 0);
+}
+uint16_t narrow(float value) {
+  return vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(value))), 0);
+}
 #else
-bool hardware() { return false; }
-float widen(uint16_t) { return 0.0F; }
-uint16_t narrow(float) { return 0; }
+bool hardware() {
+  return false;
+}
+float widen(uint16_t) {
+  return 0.0F;
+}
+uint16_t narrow(float) {
+  return 0;
+}
 #endif
 
 // IEEE 754 binary16 by its formula.
 double defined_value(uint16_t half) {
   const int exponent = (half >> 10) & 31, mantissa = half & 0x3FF;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024, exponent - 25);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024, exponent - 25);
   return (half & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-bool is_finite(uint16_t half) { return (half & 0x7C00) != 0x7C00; }
+bool is_finite(uint16_t half) {
+  return (half & 0x7C00) != 0x7C00;
+}
 
 void every_half_widens_to_its_value() {
   int wrong = 0, unlike_hardware = 0, lost = 0;
@@ -87,7 +106,8 @@ void floats_narrow_to_the_nearest_half() {
   // Around every half and around the middle between it and the next.
   for (uint32_t half = 0; half < 0x7C00; ++half) {
     const uint32_t exact = bits(half_to_float(static_cast<uint16_t>(half)));
-    const uint32_t next = half == 0x7BFF ? bits(65536.0F) : bits(half_to_float(static_cast<uint16_t>(half + 1)));
+    const uint32_t next =
+        half == 0x7BFF ? bits(65536.0F) : bits(half_to_float(static_cast<uint16_t>(half + 1)));
     const uint32_t middle = bits((std::bit_cast<float>(exact) + std::bit_cast<float>(next)) / 2);
     for (const uint32_t near : {exact, middle})
       for (const uint32_t offset : {0xFFFFFFFFU, 0U, 1U})
@@ -96,7 +116,8 @@ void floats_narrow_to_the_nearest_half() {
   test::Random random(1);
   for (int i = 0; i < 300000; ++i) patterns.push_back(static_cast<uint32_t>(random.bits()) & 0x7FFFFFFFU);
   for (const float special : test::kSpecialFloats) patterns.push_back(bits(special) & 0x7FFFFFFFU);
-  for (const uint32_t nan : {0x7F800001U, 0x7FBFFFFFU, 0x7FC00000U, 0x7FFFFFFFU, 0x7F802000U}) patterns.push_back(nan);
+  for (const uint32_t nan : {0x7F800001U, 0x7FBFFFFFU, 0x7FC00000U, 0x7FFFFFFFU, 0x7F802000U})
+    patterns.push_back(nan);
 
   int wrong = 0, unlike_hardware = 0;
   for (const uint32_t pattern : patterns)

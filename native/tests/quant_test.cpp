@@ -19,18 +19,27 @@ using test::Random;
 double half_at(const uint8_t* p) {
   const int bits = p[0] | (p[1] << 8);
   const int exponent = (bits >> 10) & 31, mantissa = bits & 0x3FF;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-int nibble(const uint8_t* bytes, int index, int half) { return half == 0 ? bytes[index] % 16 : bytes[index] / 16; }
-int bit(const uint8_t* bytes, int index) { return bytes[index / 8] >> (index % 8) & 1; }
+int nibble(const uint8_t* bytes, int index, int half) {
+  return half == 0 ? bytes[index] % 16 : bytes[index] / 16;
+}
+int bit(const uint8_t* bytes, int index) {
+  return bytes[index / 8] >> (index % 8) & 1;
+}
 
 // Weight `i` of a block of 32: the first sixteen quants are the low nibbles.
-int quant_of_32(const uint8_t* nibbles, int i) { return nibble(nibbles, i % 16, i / 16); }
+int quant_of_32(const uint8_t* nibbles, int i) {
+  return nibble(nibbles, i % 16, i / 16);
+}
 
 // Weight `i` of a block of 256 in the k-formats with nibbles: 64 at a time, low nibbles first.
-int quant_of_256(const uint8_t* nibbles, int i) { return nibble(nibbles + i / 64 * 32, i % 32, i % 64 / 32); }
+int quant_of_256(const uint8_t* nibbles, int i) {
+  return nibble(nibbles + i / 64 * 32, i % 32, i % 64 / 32);
+}
 
 // The six-bit scale (which = 0) or minimum (which = 1) of sub-block s, packed into twelve bytes.
 int six_bits(const uint8_t* packed, int s, int which) {
@@ -82,7 +91,8 @@ double weight_of(Type type, const uint8_t* block, int i) {
   return 0.0;
 }
 
-bool rows_read_back(const quant::TypeInfo& type, int64_t rows, int64_t cols, const std::vector<uint8_t>& file, Team& team) {
+bool rows_read_back(const quant::TypeInfo& type, int64_t rows, int64_t cols, const std::vector<uint8_t>& file,
+                    Team& team) {
   const Weight weight = Weight::pack(file, type.ggml_type, rows, cols, team);
   if (weight.rows() != rows || weight.cols() != cols || weight.type().type != type.type) return false;
   const int64_t row_bytes = cols / type.block_cols * type.block_bytes;
@@ -91,7 +101,8 @@ bool rows_read_back(const quant::TypeInfo& type, int64_t rows, int64_t cols, con
     weight.read_row(r, row.data());
     for (int64_t c = 0; c < cols; ++c) {
       const uint8_t* block = file.data() + r * row_bytes + c / type.block_cols * type.block_bytes;
-      const auto expected = static_cast<float>(weight_of(type.type, block, static_cast<int>(c % type.block_cols)));
+      const auto expected =
+          static_cast<float>(weight_of(type.type, block, static_cast<int>(c % type.block_cols)));
       if (!(row[static_cast<std::size_t>(c)] == expected)) return false;
     }
   }
@@ -104,7 +115,8 @@ void packed_rows_read_back_as_the_file_defines_them() {
   for (int32_t i = 0; i < quant::kTypeCount; ++i) {
     const quant::TypeInfo& type = quant::info(static_cast<Type>(i));
     for (int64_t rows = 1; rows <= 50; ++rows) {
-      const int64_t cols = type.block_cols == 1 ? random.between(1, 40) : type.block_cols * random.between(1, 3);
+      const int64_t cols =
+          type.block_cols == 1 ? random.between(1, 40) : type.block_cols * random.between(1, 3);
       const Numbers numbers = rows % 2 == 0 ? Numbers::Usual : Numbers::Extreme;
       CHECK(rows_read_back(type, rows, cols, test::random_matrix(random, type, rows, cols, numbers), team));
     }
@@ -117,8 +129,8 @@ void rows_beyond_the_matrix_are_zero() {
   for (int32_t i = 0; i < quant::kTypeCount; ++i) {
     const quant::TypeInfo& type = quant::info(static_cast<Type>(i));
     const int64_t cols = type.block_cols == 1 ? 7 : type.block_cols;
-    const Weight weight =
-        Weight::pack(test::random_matrix(random, type, 3, cols, Numbers::Usual), type.ggml_type, 3, cols, team);
+    const Weight weight = Weight::pack(test::random_matrix(random, type, 3, cols, Numbers::Usual),
+                                       type.ggml_type, 3, cols, team);
     std::vector<float> row(static_cast<std::size_t>(cols));
     int other = 0;
     for (int missing = 3; missing < 16; ++missing) {
@@ -137,7 +149,8 @@ void types_are_found_by_their_number_in_the_file() {
     CHECK(type.ggml_type == numbers[static_cast<std::size_t>(i)]);
     CHECK(quant::find_type(type.ggml_type) == &type);
   }
-  for (const int32_t unknown : {-1, 4, 5, 9, 10, 11, 15, 16, 29, 31, 1000}) CHECK(quant::find_type(unknown) == nullptr);
+  for (const int32_t unknown : {-1, 4, 5, 9, 10, 11, 15, 16, 29, 31, 1000})
+    CHECK(quant::find_type(unknown) == nullptr);
 }
 
 void data_that_does_not_fit_is_refused() {

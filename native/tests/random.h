@@ -81,16 +81,20 @@ inline bool same(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // How the numbers that scale a block are drawn; the quants are always any bits.
-enum class Numbers { Usual, Extreme, Zero, NotFinite };
+enum class Numbers { Usual, Small, Extreme, Zero, NotFinite };
 
-// A float16 for Usual: between 2^-12 and 2, either sign. For Extreme: any that is finite.
+// A float16: for Usual between 2^-12 and 2, for Small between 2^-9 and 2^-7, for Extreme any that is finite.
 inline uint16_t random_half(Random& random, Numbers numbers) {
   const auto sign = static_cast<uint16_t>(random.chance() ? 0x8000 : 0);
   const auto mantissa = static_cast<uint16_t>(random.between(0, 0x3FF));
-  const auto number = [&](int64_t exponent) { return static_cast<uint16_t>(sign | (exponent << 10) | mantissa); };
+  const auto number = [&](int64_t exponent) {
+    return static_cast<uint16_t>(sign | (exponent << 10) | mantissa);
+  };
   switch (numbers) {
     case Numbers::Usual:
       return number(random.between(3, 15));
+    case Numbers::Small:
+      return number(random.between(6, 7));
     case Numbers::Extreme:
       return random.chance() ? number(random.between(0, 30))
                              : random.pick<uint16_t>({0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xFBFF});
@@ -106,6 +110,8 @@ inline float random_float(Random& random, Numbers numbers) {
   switch (numbers) {
     case Numbers::Usual:
       return random.uniform(1.0F);
+    case Numbers::Small:
+      return random.uniform(0.125F);
     case Numbers::Extreme: {
       const float any = std::bit_cast<float>(static_cast<uint32_t>(random.bits()));
       return std::isfinite(any) ? any : std::numeric_limits<float>::max();
@@ -113,7 +119,8 @@ inline float random_float(Random& random, Numbers numbers) {
     case Numbers::Zero:
       return random.chance() ? 0.0F : -0.0F;
     case Numbers::NotFinite:
-      return random.pick({std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 1.0F});
+      return random.pick(
+          {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 1.0F});
   }
   return 0.0F;
 }
@@ -125,8 +132,8 @@ void put(std::vector<uint8_t>& bytes, std::size_t at, T value) {
 }
 
 // A matrix as a GGUF file holds it.
-inline std::vector<uint8_t> random_matrix(Random& random, const quant::TypeInfo& type, int64_t rows, int64_t cols,
-                                          Numbers numbers) {
+inline std::vector<uint8_t> random_matrix(Random& random, const quant::TypeInfo& type, int64_t rows,
+                                          int64_t cols, Numbers numbers) {
   const auto blocks = static_cast<std::size_t>(rows * (cols / type.block_cols));
   const auto block_bytes = static_cast<std::size_t>(type.block_bytes);
   std::vector<uint8_t> file(blocks * block_bytes);

@@ -1,0 +1,187 @@
+// Attention over one partition, and the joining of partitions, of every table against the portable one and
+// double.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "isa/half.h"
+#include "kernels/kernels.h"
+#include "tests/check.h"
+#include "tests/random.h"
+#include "tests/tables.h"
+
+namespace ferrite {
+namespace {
+
+using test::Random;
+using test::same;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::size_t size(int64_t count) {
+  return static_cast<std::size_t>(count);
+}
+
+// One partition of the KV cache, of halves or floats; every cell that [begin, end) does not touch is absent,
+// and every other position of a touched cell holds NaN, as left over by a block's last owner.
+template <class Element>
+struct Cache {
+  Cache(Random& random, int64_t width, int64_t first, int64_t last)
+      : head_dim(width), begin(first), end(last) {
+    for (int64_t cell = begin / 16; cell * 16 < end; ++cell) {
+      k.emplace_back(size(16 * head_dim));
+      v.emplace_back(size(16 * head_dim));
+      for (int64_t slot = 0; slot < 16; ++slot) {
+        const bool live = cell * 16 + slot >= begin && cell * 16 + slot < end;
+        for (int64_t d = 0; d < head_dim; ++d) {
+          k.back()[size(d * 16 + slot)] = narrow(live ? random.uniform(1.0F) : kNaN);
+          v.back()[size(slot * head_dim + d)] = narrow(live ? random.uniform(2.0F) : kNaN);
+        }
+      }
+    }
+  }
+  static Element narrow(float value) {
+    if constexpr (sizeof(Element) == 2)
+      return isa::float_to_half(value);
+    else
+      return value;
+  }
+  static double widen(Element value) {
+    if constexpr (sizeof(Element) == 2)
+      return double{isa::half_to_float(value)};
+    else
+      return double{value};
+  }
+  double key(int64_t position, int64_t d) const {
+    return widen(k[size(position / 16 - begin / 16)][size(d * 16 + position % 16)]);
+  }
+  double value(int64_t position, int64_t d) const {
+    return widen(v[size(position / 16 - begin / 16)][size(position % 16 * head_dim + d)]);
+  }
+
+  int64_t head_dim, begin, end;
+  std::vector<std::vector<Element>> k, v;
+};
+
+struct Attended {
+  std::vector<float> max, total, out;
+  bool operator==(const Attended& other) const {
+    return same(max, other.max) && same(total, other.total) && same(out, other.out);
+  }
+};
+
+template <class Element>
+Attended attend(const KernelTable& table, const Cache<Element>& cache, const std::vector<float>& q,
+                int64_t heads) {
+  Attended result = {std::vector<float>(size(heads)), std::vector<float>(size(heads)),
+                     std::vector<float>(q.size(), kNaN)};
+  std::vector<float> scores(size(heads * kPartition), kNaN);
+  AttentionArgs args = {};
+  args.q = q.data();
+  args.heads = heads;
+  args.head_dim = cache.head_dim;
+  for (std::size_t i = 0; i < cache.k.size(); ++i) {
+    const std::size_t cell = (size(cache.begin) / 16 + i) % (kPartition / kCellPositions);
+    args.k_cells[cell] = reinterpret_cast<const uint8_t*>(cache.k[i].data());
+    args.v_cells[cell] = reinterpret_cast<const uint8_t*>(cache.v[i].data());
+  }
+  args.begin = cache.begin;
+  args.end = cache.end;
+  args.scores = scores.data();
+  args.max = result.max.data();
+  args.total = result.total.data();
+  args.out = result.out.data();
+  (sizeof(Element) == 2 ? table.attend_f16 : table.attend_f32)(args);
+  return result;
+}
+
+// The definition, unnormalised: e^(score - max), their sum, and the sum of them times v.
+template <class Element>
+bool near_definition(const Attended& result, const Cache<Element>& cache, const std::vector<float>& q,
+                     int64_t heads) {
+  bool near = true;
+  for (int64_t h = 0; h < heads; ++h) {
+    const double max = double{result.max[size(h)]};
+    double largest = -HUGE_VAL, total = 0.0;
+    std::vector<double> mixed(size(cache.head_dim));
+    for (int64_t position = cache.begin; position < cache.end; ++position) {
+      double score = 0.0;
+      for (int64_t d = 0; d < cache.head_dim; ++d)
+        score += double{q[size(h * cache.head_dim + d)]} * cache.key(position, d);
+      largest = std::max(largest, score);
+      const double weight = std::exp(score - max);
+      total += weight;
+      for (int64_t d = 0; d < cache.head_dim; ++d) mixed[size(d)] += weight * cache.value(position, d);
+    }
+    // |score| < 32, so its chain of 256 is off by less than 2e-4 in the worst case and 1e-5 in practice.
+    near = near && std::abs(largest - max) < 1e-5 &&
+           std::abs(double{result.total[size(h)]} - total) < 2e-5 * total;
+    for (int64_t d = 0; d < cache.head_dim; ++d)
+      near =
+          near && std::abs(double{result.out[size(h * cache.head_dim + d)]} - mixed[size(d)]) < 4e-5 * total;
+  }
+  return near;
+}
+
+template <class Element>
+void attention_case(Random& random, int64_t heads, int64_t head_dim, int64_t begin, int64_t end) {
+  const Cache<Element> cache(random, head_dim, begin, end);
+  const std::vector<float> q = test::random_floats(random, heads * head_dim, 0.5F);
+  const Attended expected = attend(portable_kernels(), cache, q, heads);
+  CHECK(near_definition(expected, cache, q, heads));
+  for (const KernelTable* table : test::fast_tables()) CHECK(attend(*table, cache, q, heads) == expected);
+}
+
+void attention_is_the_same_in_every_table() {
+  Random random(6);
+  for (int64_t heads = 1; heads <= 8; ++heads)
+    for (int64_t head_dim = 16; head_dim <= 256; head_dim += head_dim < 64 ? 16 : 64) {
+      const int64_t base = kPartition * random.between(0, 3);
+      const int64_t begin = base + random.between(0, kPartition - 1);
+      const int64_t end = random.between(begin + 1, base + kPartition);
+      attention_case<uint16_t>(random, heads, head_dim, begin, end);
+      attention_case<float>(random, heads, head_dim, begin, end);
+    }
+  // Around the borders of cells and partitions, one position included.
+  for (const int64_t begin : {0, 1, 15, 16, 17, 255, 256, 511})
+    for (const int64_t end : {1, 16, 17, 240, 241, 255, 256, 257, 512})
+      if (begin < end && begin / kPartition == (end - 1) / kPartition)
+        attention_case<uint16_t>(random, 2, 32, begin, end);
+}
+
+void joins_are_the_same_in_every_table() {
+  Random random(7);
+  for (int64_t head_dim = 16; head_dim <= 128; head_dim += 16)
+    for (const float difference : {0.0F, 0.5F, -0.5F, 60.0F, -60.0F, 200.0F, -200.0F}) {
+      const std::vector<float> first = test::random_floats(random, head_dim, 9.0F),
+                               next = test::random_floats(random, head_dim, 9.0F);
+      const auto joined = [&](const KernelTable& table) {
+        Attended result = {{1.25F}, {7.0F}, first};
+        table.join(result.max.data(), result.total.data(), result.out.data(), 1.25F + difference, 11.0F,
+                   next.data(), head_dim);
+        return result;
+      };
+      const Attended expected = joined(portable_kernels());
+      for (const KernelTable* table : test::fast_tables()) CHECK(joined(*table) == expected);
+      const double keep = std::exp(std::min(0.0, -double{difference})),
+                   take = std::exp(std::min(0.0, double{difference}));
+      CHECK(expected.max[0] == std::max(1.25F, 1.25F + difference));
+      CHECK(std::abs(double{expected.total[0]} - (7.0 * keep + 11.0 * take)) < 1e-5);
+      double error = 0.0;
+      for (std::size_t d = 0; d < first.size(); ++d)
+        error = std::max(
+            error, std::abs(double{expected.out[d]} - (double{first[d]} * keep + double{next[d]} * take)));
+      CHECK(error < 1e-5);
+    }
+}
+
+}  // namespace
+}  // namespace ferrite
+
+int main() {
+  using namespace ferrite;
+  attention_is_the_same_in_every_table();
+  joins_are_the_same_in_every_table();
+  return test::tally.finish();
+}

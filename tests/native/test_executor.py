@@ -1,0 +1,233 @@
+"""The executor through the binding: the GIL, and arguments that are not what it takes."""
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ferrite import _native
+
+VOCAB, HIDDEN, HEAD_DIM, BLOCK_TOKENS, BLOCKS = 32, 64, 32, 16, 4
+F32 = 0
+
+
+def weight(team: _native.Team, rows: int, cols: int) -> _native.Weight:
+    values = np.random.default_rng(rows * cols).standard_normal((rows, cols)).astype(np.float32)
+    return _native.Weight.pack(values.view(np.uint8).reshape(-1), F32, rows, cols, team)
+
+
+class Model:
+    """Embedding, ``layers`` attention layers and logits: as much work in one step as asked for."""
+
+    def __init__(self, layers: int = 1) -> None:
+        self.team = _native.Team(1)
+        self.kv = _native.KvStore(
+            layers=1, kv_heads=2, head_dim=HEAD_DIM, block_tokens=BLOCK_TOKENS, blocks=BLOCKS, half=True
+        )
+        self.executor = executor = _native.Executor(self.team, "auto", self.kv)
+        self.ones = np.ones(HIDDEN, np.float32)
+        self.none = np.zeros(0, np.float32)
+        self.table = weight(self.team, VOCAB, HIDDEN)
+        self.matrix = weight(self.team, HIDDEN, HIDDEN)
+        self.x, self.h, self.k, self.v = (executor.buffer(HIDDEN) for _ in range(4))
+        self.angles = executor.buffer(HEAD_DIM)
+        self.last = executor.buffer(HIDDEN, logits=True)
+        self.out = executor.buffer(VOCAB, logits=True)
+        executor.embed(self.table, self.x, 1.0)
+        executor.angles([0.5**i for i in range(HEAD_DIM // 2)], self.angles)
+        for _ in range(layers):
+            executor.norm(self.x, self.ones, self.h, 1e-6)
+            executor.linear(self.h, [self.matrix] * 2, [self.k, self.v], [self.none] * 2, accumulate=False)
+            executor.rope(**self.rope())
+            executor.attention(**self.attention())
+            executor.add(self.x, self.h)
+        executor.select_rows(self.x, self.last)
+        executor.norm(self.last, self.ones, self.last, 1e-6)
+        executor.logits(self.last, self.table, self.out)
+
+    def rope(self) -> dict[str, Any]:
+        ids = {"q": self.h, "k": self.k, "v": self.v, "angles": self.angles}
+        shape = {"heads": 2, "kv_heads": 2, "head_dim": HEAD_DIM, "layer": 0}
+        norms = {"q_norm": self.none, "k_norm": self.none, "eps": 1e-6}
+        return {**ids, **shape, **norms, "adjacent": True, "q_scale": 0.2}
+
+    def attention(self) -> dict[str, Any]:
+        return {
+            "q": self.h,
+            "out": self.h,
+            "heads": 2,
+            "kv_heads": 2,
+            "head_dim": HEAD_DIM,
+            "layer": 0,
+            "window": 0,
+        }
+
+
+def sampler() -> _native.Sampler:
+    return _native.Sampler(VOCAB, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, [], 0, [])
+
+
+def ints(*values: int) -> npt.NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def step(n_rows: int = 3) -> dict[str, Any]:
+    return {
+        "tokens": np.arange(n_rows, dtype=np.int32) % VOCAB,
+        "positions": np.arange(n_rows, dtype=np.int32),
+        "sequences": np.zeros(n_rows, np.int32),
+        "block_tables": [np.arange(BLOCKS, dtype=np.int32)],
+        "logit_rows": ints(n_rows - 1),
+    }
+
+
+def test_a_step_gives_one_id_and_evaluate_one_row_for_each_logit_row() -> None:
+    model = Model()
+    logits = model.executor.evaluate(**step())
+    assert logits.shape == (1, VOCAB)
+    assert logits.dtype == np.float32
+    assert np.isfinite(logits).all()
+    ids = model.executor.step(**step(), samplers=[sampler()])
+    assert ids.dtype == np.int32
+    assert ids.tolist() == [int(logits[0].argmax())]
+
+
+def test_logits_stay_what_they_were_when_the_next_step_runs() -> None:
+    model = Model()
+    logits = model.executor.evaluate(**step())
+    kept = logits.copy()
+    model.executor.evaluate(**step() | {"tokens": ints(7, 8, 9)})
+    np.testing.assert_array_equal(logits, kept)
+
+
+def test_other_threads_run_during_a_step() -> None:
+    model, arguments = Model(layers=50), step(BLOCKS * BLOCK_TOKENS)
+    gate = threading.Lock()
+    gate.acquire()
+    ran = threading.Event()
+
+    def wait_and_run() -> None:
+        with gate:
+            ran.set()
+
+    thread = threading.Thread(target=wait_and_run)
+    interval = sys.getswitchinterval()
+    # From here on this thread gives the GIL away only where it is released on purpose.
+    sys.setswitchinterval(1000)
+    try:
+        thread.start()
+        gate.release()
+        assert not ran.is_set()
+        for _ in range(200):
+            model.executor.evaluate(**arguments)
+            if ran.is_set():
+                break
+        assert ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": ints(1, 2)},
+        {"tokens": ints(1, 2, VOCAB)},
+        {"tokens": ints(-1, 2, 3)},
+        {"positions": ints(0, 2, 3)},
+        {"positions": ints(BLOCK_TOKENS * BLOCKS - 1, BLOCK_TOKENS * BLOCKS, BLOCK_TOKENS * BLOCKS + 1)},
+        {"positions": ints(-1, 0, 1)},
+        {"sequences": ints(0, 0, 1)},
+        {"sequences": ints(0, 0, -1)},
+        {"block_tables": []},
+        {"block_tables": [ints()]},
+        {"block_tables": [ints(BLOCKS)]},
+        {"block_tables": [ints(-1)]},
+        {"logit_rows": ints(3)},
+        {"logit_rows": ints(-1)},
+        {"tokens": ints(), "positions": ints(), "sequences": ints(), "logit_rows": ints()},
+    ],
+)
+def test_steps_that_do_not_fit_are_value_errors(change: dict[str, Any]) -> None:
+    model = Model()
+    with pytest.raises(ValueError, match="step: "):
+        model.executor.evaluate(**step() | change)
+    assert np.isfinite(model.executor.evaluate(**step())).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": None},
+        {"tokens": "abc"},
+        {"tokens": np.zeros((1, 3), np.int32)},
+        {"positions": {}},
+        {"block_tables": None},
+        {"block_tables": [None]},
+        {"block_tables": [["a"]]},
+        {"logit_rows": 2},
+    ],
+)
+def test_steps_of_other_types_are_type_errors(change: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Model().executor.evaluate(**step() | change)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_step_needs_one_sampler_for_each_logit_row(count: int) -> None:
+    with pytest.raises(ValueError, match="sampler"):
+        Model().executor.step(**step(), samplers=[sampler() for _ in range(count)])
+
+
+@pytest.mark.parametrize("samplers", [None, [None], ["greedy"], "greedy", 1])
+def test_samplers_of_other_types_are_refused(samplers: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        Model().executor.step(**step(), samplers=samplers)
+
+
+CALLS: dict[str, Callable[[Model], object]] = {
+    "team": lambda m: _native.Executor(None, "auto", m.kv),  # type: ignore[arg-type]
+    "kv": lambda m: _native.Executor(m.team, "auto", None),  # type: ignore[arg-type]
+    "provider": lambda m: _native.Executor(m.team, None, m.kv),  # type: ignore[arg-type]
+    "buffer": lambda m: m.executor.buffer("64"),  # type: ignore[arg-type]
+    "buffer kind": lambda m: m.executor.buffer(64, True),  # type: ignore[call-arg]
+    "embed": lambda m: m.executor.embed(None, m.x, 1.0),  # type: ignore[arg-type]
+    "norm": lambda m: m.executor.norm(m.x, None, m.h, 1e-6),  # type: ignore[arg-type]
+    "linear": lambda m: m.executor.linear(m.h, [None], [m.x], [m.none], accumulate=False),  # type: ignore[list-item]
+    "linear flag": lambda m: m.executor.linear(m.h, [], [], [], accumulate=None),  # type: ignore[arg-type]
+    "angles": lambda m: m.executor.angles([None], m.angles),  # type: ignore[list-item]
+    "rope": lambda m: m.executor.rope(**m.rope() | {"layer": 2**70}),
+    "attention": lambda m: m.executor.attention(**m.attention() | {"heads": 1.5}),
+    "gate": lambda m: m.executor.gate(3, m.x, m.h),  # type: ignore[arg-type]
+    "logits": lambda m: m.executor.logits(m.last, None, m.out),  # type: ignore[arg-type]
+    "weight": lambda m: _native.Weight.pack(None, F32, 1, 1, m.team),  # type: ignore[arg-type]
+    "weight team": lambda m: _native.Weight.pack(np.zeros(4, np.uint8), F32, 1, 1, None),  # type: ignore[arg-type]
+    "threads": lambda _: _native.Team("2"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_arguments_of_other_types_are_refused(call: Callable[[Model], object]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        call(Model())
+
+
+def test_arguments_out_of_range_are_value_errors() -> None:
+    model = Model()
+    for threads in (0, -1, 1025):
+        with pytest.raises(ValueError, match="threads"):
+            _native.Team(threads)
+    with pytest.raises(ValueError, match="'abacus'"):
+        _native.Executor(model.team, "abacus", model.kv)
+    with pytest.raises(ValueError, match="'relu'"):
+        model.executor.gate("relu", model.x, model.h)
+    with pytest.raises(ValueError, match="pieces"):
+        model.executor.linear(model.h, [model.matrix], [], [], accumulate=False)
+    with pytest.raises(ValueError, match="KV store"):
+        _native.KvStore(layers=1, kv_heads=1, head_dim=24, block_tokens=16, blocks=1, half=True)
+    with pytest.raises(IndexError):
+        model.kv.copy_block(0, BLOCKS)
