@@ -52,12 +52,16 @@ class Conversations:
     """Renders ``role:content`` and remembers what it was given."""
 
     seen: list[list[Message]] = field(default_factory=list)
+    held: threading.Event = field(default_factory=threading.Event)
+    """Set to let the rendering of a message that begins with ``hold`` go on."""
 
     def render_prompt(self, messages: Sequence[Message], *, now: datetime) -> list[str | int]:
         assert now.tzinfo is not None
         self.seen.append(list(messages))
         if any(message.content == "refuse me" for message in messages):
             raise ChatTemplateError("Conversation roles must alternate")
+        if any((message.content or "").startswith("hold") for message in messages):
+            assert self.held.wait(WAIT_SECONDS)
         if any(message.content == "break" for message in messages):
             raise KeyError("a text to be kept secret")
         return [f"{message.role}:{message.content};" for message in messages]
@@ -119,6 +123,8 @@ def running_server(
     context_length: int = 512,
     engine: EngineConfig | None = None,
     load: bool = True,
+    longest_token: int | None = None,
+    turn_stops: tuple[str, ...] = (),
     **options: Any,
 ) -> Iterator[Running]:
     """Serve on a free port until the block ends."""
@@ -138,6 +144,8 @@ def running_server(
         created=1_700_000_000,
         kernel_provider="portable",
         cpu_features=("avx2",),
+        longest_token=longest_token,
+        turn_stops=turn_stops,
     )
     state = ServerState(model if load else None)
     listener = bind_listener(config.bind)
@@ -150,6 +158,7 @@ def running_server(
         assert ready.wait(WAIT_SECONDS)
         yield Running(listener_address(listener), made, runner, state, conversations, server, config.api_key)
     finally:
+        conversations.held.set()
         made.stop()
         server.config.timeout_graceful_shutdown = 1
         server.should_exit = True

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from ferrite.api import Address
+from ferrite.api.serving import bind_listener
 from tests.api.support import (
     WAIT_SECONDS,
     Running,
@@ -58,6 +59,24 @@ def test_what_does_not_end_in_time_is_ended_with_an_error() -> None:
         assert running.server.exit_status == 0
 
 
+def test_a_prompt_that_is_not_ready_in_time_is_a_503() -> None:
+    answers: list[httpx.Response] = []
+    with running_server(drain_timeout_ms=50) as running:
+
+        def call() -> None:
+            with running.client() as client:
+                answers.append(client.post(CHAT, json=chat_body("hold on")))
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        eventually(lambda: bool(running.conversations.seen))
+        on_loop(running, running.server.begin_drain)
+        caller.join(WAIT_SECONDS)
+    (answer,) = answers
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+    assert answer.headers["x-request-id"]
+
+
 def test_a_second_signal_stops_at_once() -> None:
     with gated_server() as (running, gate):
         answers: list[httpx.Response | httpx.HTTPError] = []
@@ -102,3 +121,9 @@ def test_ipv6_is_bound_and_written_in_brackets() -> None:
     with running_server(bind=Address("::1", 0)) as running, running.client() as client:
         assert running.url.startswith("http://[::1]:")
         assert client.get("/health").json()["ready"] is True
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_host_that_is_none_is_an_os_error(host: str) -> None:
+    with pytest.raises(OSError, match=r"^[^\n]+$"):
+        bind_listener(Address(host, 0))

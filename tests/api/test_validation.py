@@ -279,3 +279,43 @@ def test_prompt_plus_budget_must_fit(http: httpx.Client, server: Running) -> Non
         "total_tokens": 512,
         "prompt_tokens_details": {"cached_tokens": 0},
     }
+
+
+def test_a_budget_nobody_asked_for_is_called_the_server_s(http: httpx.Client) -> None:
+    error = refusal(http, COMPLETIONS, completion_body([65] * 510))
+    assert (
+        "`max_tokens` is 200, the server's default (--default-max-tokens), together 710" in error["message"]
+    )
+    assert "default" not in refusal(http, COMPLETIONS, completion_body([65] * 510, max_tokens=16))["message"]
+
+
+def test_a_text_that_is_surely_too_long_is_not_even_tokenized() -> None:
+    with running_server(longest_token=10) as running, running.client() as client:
+        for path, body in [(CHAT, chat_body("é" * 5000)), (COMPLETIONS, completion_body("é" * 5007))]:
+            message = refusal(client, path, {**body, "max_tokens": 12})["message"]
+            assert message.startswith(
+                "The prompt has at least 501 tokens and `max_tokens` is 12, together 513;"
+            )
+        exact = refusal(client, COMPLETIONS, completion_body("e" * 5000, max_tokens=12))["message"]
+        assert exact.startswith("The prompt has 5000 tokens")
+        several = completion_body(["a", "b" * 5001], max_tokens=12)
+        assert refusal(client, COMPLETIONS, several)["param"] == "prompt[1]"
+
+
+def test_a_large_body_is_checked_like_a_small_one(http: httpx.Client) -> None:
+    many = [{"role": "user", "content": ""}] * 5000
+    error = refusal(http, CHAT, {**chat_body(), "messages": [*many, {"role": "nobody", "content": ""}]})
+    assert error["param"] == "messages[5000].role"
+
+
+def test_a_turn_ends_where_the_next_one_would_begin() -> None:
+    runner = Script("Paris.\n\nUser: And of Spain?").runner()
+    with running_server(runner, turn_stops=("\n\nUser:",)) as running, running.client() as client:
+        asked = {"max_tokens": 64, "return_token_ids": True}
+        choice = client.post(CHAT, json=chat_body(**asked)).json()["choices"][0]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("Paris.", "stop")
+        assert "token_ids" not in choice
+        own = client.post(CHAT, json=chat_body(**asked, stop="ris")).json()["choices"][0]
+        assert own["message"]["content"] == "Pa"
+        raw = client.post(COMPLETIONS, json=completion_body(**asked)).json()["choices"][0]
+        assert raw["text"].endswith("And of Spain?")

@@ -6,10 +6,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from benchmarks import fuzz_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import fuzz_gguf
 from ferrite.gguf import GGUFError, open_gguf
 from tests.gguf.build import Build, Tensor
 

@@ -3,10 +3,10 @@
 import struct
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
-import gguf
 from ferrite.gguf import GGMLType, GGUFError, TensorInfo, open_gguf
 from tests.gguf import build
 from tests.gguf.build import Build, Tensor

@@ -18,7 +18,7 @@ MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers together; also trailers, and the framing between two pieces of a body."""
 MAX_REQUEST_SECONDS = 60.0
 """From the first byte of a request (or from connecting) to its last."""
-_LINGER_SECONDS = 1.0
+LINGER_SECONDS = 1.0
 """How long a refused client may go on sending before the connection is cut, so that it reads the refusal."""
 
 _FRAMING_HEADERS = (b"content-length", b"transfer-encoding")
@@ -99,9 +99,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._undelivered = 0
         if self._resuming:
             return
-        self._in_head = False
         running = self.cycle
         super().on_headers_complete()
+        self._in_head = False
         if self.pipeline:
             self.pipeline.clear()
             self.cycle = running
@@ -169,7 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
-        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _answer(self, error: ApiError) -> None:
         request_id = new_request_id()

@@ -17,9 +17,11 @@ from ferrite.tokenizer.bytelevel import BYTE_ALPHABET
 
 logger = logging.getLogger(__name__)
 
-PREFILL_CHUNK = 512
-"""Prompt rows in one step, and what a running stream may have to wait for."""
+PREFILL_CHUNK = 128
+"""Prompt rows in one step: what a running stream, or a cancelled prompt, may have to wait for.
 
+More rows are not faster: from 64 on, a prompt of 1,024 or 2,048 tokens takes the same time.
+"""
 
 FALLBACK_STOPS = ("\n\nUser:", "\n\nAssistant:")
 """Where the fallback template would begin the next turn, which a model writes when nothing stops it."""

@@ -16,6 +16,7 @@ from ferrite.cli.inspect import inspect_json, inspect_text
 from ferrite.cli.parity import parity
 from ferrite.cli.pull import pull
 from ferrite.cli.run import run
+from ferrite.engine import GenerationFailed
 from ferrite.gguf import GGUFError, open_gguf
 from ferrite.program.runner import RunnerConfigError
 from ferrite.program.step import StepError
@@ -74,6 +75,7 @@ def _one_line_errors() -> Iterator[None]:
     except (
         CatalogueError,
         ChatTemplateError,
+        GenerationFailed,
         GGUFError,
         RunnerConfigError,
         StepError,

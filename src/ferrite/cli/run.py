@@ -34,19 +34,19 @@ def run(
 ) -> None:
     """Generate from one prompt; text goes to standard output, rates to standard error."""
     text = sys.stdin.read() if prompt == "-" else prompt
+    if not all(_is_unicode(given) for given in (text, system or "")):
+        raise _failure("the prompt is not UTF-8 text")
     config = ServerConfig(model=model, threads=threads or automatic_threads())
     try:
         loaded = load_model(config)
     except ModelLoadError as error:
-        typer.echo(f"ferrite run: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise _failure(str(error)) from error
     try:
         tokens = _raw_prompt(loaded, text) if raw else _chat_prompt(loaded, text, system)
         room = loaded.context_length - len(tokens)
         if not tokens or room < 1:
             problem = f"{len(tokens)} prompt tokens do not fit the context of {loaded.context_length}"
-            typer.echo(f"ferrite run: {problem if tokens else 'the prompt is empty'}", err=True)
-            raise typer.Exit(1)
+            raise _failure(problem if tokens else "the prompt is empty")
         request = GenerationRequest(
             request_id=uuid.uuid4().hex,
             prompt_tokens=tuple(tokens),
@@ -59,6 +59,16 @@ def run(
     finally:
         loaded.engine.stop()
     typer.echo(_rates(finished), err=True)
+
+
+def _failure(message: str) -> typer.Exit:
+    typer.echo(f"ferrite run: {message}", err=True)
+    return typer.Exit(1)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether no byte of an argument or of standard input had to be smuggled in as a surrogate."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _raw_prompt(loaded: LoadedModel, text: str) -> list[int]:
