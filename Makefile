@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # Two pips must not work in one .venv.
 .NOTPARALLEL:
-.PHONY: help serve test lint bench sanitize format models clean
+.PHONY: help serve test lint bench sanitize neon avx512 format models clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,8 @@ help:
 	@echo 'make lint      formats, ruff, mypy, import directions'
 	@echo 'make bench     prefill and decode rates of $(MODEL)'
 	@echo 'make sanitize  native tests only, with AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make neon      native tests for AArch64 under qemu-user, where it and the compiler are installed'
+	@echo 'make avx512    native tests of the AVX-512 kernels through SIMDe, where its headers are installed'
 	@echo 'make format    rewrite the sources as lint wants them'
 	@echo 'make models    fetch the models of the tests'
 	@echo 'make clean     remove build results and caches; .venv and models stay'
@@ -30,7 +32,7 @@ serve: .venv/.installed
 	$(BIN)/ferrite pull $(MODEL)
 	$(BIN)/ferrite-server --model $(MODEL) --default-max-tokens 1024 --hard-max-tokens 4096 $(SERVE_ARGS)
 
-test: .venv/.installed .venv/.developer sanitize models
+test: .venv/.installed .venv/.developer sanitize neon models
 	$(BIN)/python -m pytest
 
 lint: .venv/.installed .venv/.developer
@@ -48,6 +50,20 @@ sanitize: .venv/.builder
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DFERRITE_TESTS=ON -DFERRITE_SANITIZE=ON
 	$(BIN)/cmake --build build/sanitize
 	$(BIN)/ctest --test-dir build/sanitize/native --output-on-failure --no-tests=error
+
+neon: .venv/.builder
+	@if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then \
+	  $(BIN)/cmake -S . -B build/neon -G Ninja -DFERRITE_TESTS=ON --toolchain native/tests/aarch64.cmake && \
+	  $(BIN)/cmake --build build/neon && \
+	  $(BIN)/ctest --test-dir build/neon/native --output-on-failure --no-tests=error; \
+	else echo 'skipped: NEON tests need g++-aarch64-linux-gnu and qemu-user'; fi
+
+avx512: .venv/.builder
+	@if [ -e /usr/include/simde/x86/avx512.h ]; then \
+	  $(BIN)/cmake -S . -B build/avx512 -G Ninja -DFERRITE_TESTS=ON -DFERRITE_TEST_AVX512_SIMDE=ON && \
+	  $(BIN)/cmake --build build/avx512 && \
+	  $(BIN)/ctest --test-dir build/avx512/native --output-on-failure --no-tests=error; \
+	else echo 'skipped: AVX-512 emulation needs libsimde-dev'; fi
 
 format: .venv/.developer
 	$(BIN)/ruff check --fix

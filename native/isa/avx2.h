@@ -28,7 +28,6 @@ struct Avx2 {
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
-  static F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), a); }
   static F select_less(F a, F b, F x, F y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
   static F exp2_of_shifted(F t) {
     const I bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);

@@ -26,7 +26,6 @@ struct Neon {
   static F div(F a, F b) { return vdivq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
   static F max(F a, F b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-  static F abs(F a) { return vabsq_f32(a); }
   static F select_less(F a, F b, F x, F y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
   static F exp2_of_shifted(F t) {
     const uint32x4_t bits = vshlq_n_u32(vreinterpretq_u32_f32(t), 23);

@@ -62,9 +62,6 @@ struct Portable {
   static F max(F a, F b) {
     return map([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
   }
-  static F abs(F a) {
-    return map([&](int i) { return std::fabs(a.v[i]); });
-  }
   // a < b ? x : y, lane by lane.
   static F select_less(F a, F b, F x, F y) {
     return map([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });

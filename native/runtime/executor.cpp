@@ -44,6 +44,7 @@ void Executor::read_quantised(BufferId id, const Weight& weight) {
   if (!weight.type().quantised) return;
   require(quantises_[static_cast<std::size_t>(id)],
           "a quantised matrix needs a norm, a gate, an attention or a selection as its input");
+  require(!stepped_, "a program cannot be added to after its first step");
   buffers_[static_cast<std::size_t>(id)].want(quantisation_);
 }
 
@@ -78,6 +79,9 @@ void Executor::norm(BufferId in, const std::vector<float>& weight, BufferId out,
 
 void Executor::linear(BufferId in, std::vector<LinearPiece> pieces) {
   const Buffer& source = at(in, "linear");
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      require(pieces[i].out != pieces[j].out, "linear: two pieces write one buffer");
   for (LinearPiece& piece : pieces) {
     const Buffer& out = at(piece.out, "linear");
     require(piece.weight->cols() == source.cols() && piece.weight->rows() == out.cols(), "linear: shapes");
@@ -150,7 +154,8 @@ void Executor::add(BufferId y, BufferId x) {
 void Executor::logits(BufferId in, std::shared_ptr<const Weight> weight, BufferId out) {
   const Buffer &source = at(in, "logits"), &target = at(out, "logits");
   require(source.cols() == weight->cols() && target.cols() == weight->rows(), "logits: shapes");
-  require(source.space() == RowSpace::Logits && target.space() == RowSpace::Logits, "logits: rows");
+  require(source.space() == RowSpace::Logits && target.space() == RowSpace::Logits && in != out,
+          "logits: buffers");
   require(weight->rows() == vocab_size_,
           "logits: the output matrix has another vocabulary than the embedding");
   read_quantised(in, *weight);
@@ -195,6 +200,7 @@ void Executor::step(const StepInput& input) {
   check(input);
   reserve(input);
   logit_rows_ = input.logits();
+  stepped_ = true;
   const StepContext ctx = {input, kernels_, buffers_, kv_.get(), team_->size()};
   for (const auto& op : ops_) op->prepare(ctx);
   team_->run([&](int thread) {

@@ -9,8 +9,8 @@
 
 namespace ferrite {
 
-// Built once by calls in program order; every call checks the shapes it is given and throws
-// std::invalid_argument, so that step() cannot meet a mismatch.
+// One executor at a time may step on a team. Built once by calls in program order; every call checks the
+// shapes it is given and throws std::invalid_argument, so that step() cannot meet a mismatch.
 class Executor {
  public:
   // `quantisation` is what quantised matrices take: Q8 or Q8Residual.
@@ -63,6 +63,7 @@ class Executor {
   BufferId logits_ = -1;
   int64_t vocab_size_ = 0;
   int64_t logit_rows_ = 0;
+  bool stepped_ = false;
 };
 
 }  // namespace ferrite

@@ -40,20 +40,24 @@ void run_matmul(const StepContext& ctx, const Weight& weight, const MatmulArgs& 
 
 void Buffer::reserve(int64_t rows) {
   if (rows <= capacity_) return;
-  capacity_ = rows;
+  // All memory is had before any of it counts, so that running out of it leaves the buffer as it was.
   const auto bytes = [](int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
-  floats_ = MappedMemory(bytes(rows * stride_, sizeof(float)));
-  rows_ = {reinterpret_cast<float*>(floats_.data()), stride_, cols_, {}};
-  if (!quantised()) return;
-  quants_ = MappedMemory(bytes(rows * cols_, 1));
-  scales_ = MappedMemory(bytes(rows * cols_ / 32, sizeof(float)));
-  sums_ = MappedMemory(bytes(rows * cols_ / 32, sizeof(float)));
-  sums16_ = MappedMemory(bytes(rows * cols_ / 16, sizeof(int32_t)));
-  rows_.quant = {reinterpret_cast<int8_t*>(quants_.data()), reinterpret_cast<float*>(scales_.data()),
-                 reinterpret_cast<float*>(sums_.data()), reinterpret_cast<int32_t*>(sums16_.data())};
-  if (quantisation_ != Quantisation::Q8Residual) return;
-  residuals_ = MappedMemory(bytes(rows * cols_, 1));
-  rows_.quant.residual = reinterpret_cast<int8_t*>(residuals_.data());
+  const int64_t quants = quantised() ? rows * cols_ : 0;
+  MappedMemory floats(bytes(rows * stride_, sizeof(float)));
+  MappedMemory q(bytes(quants, 1));
+  MappedMemory residuals(quantisation_ == Quantisation::Q8Residual ? bytes(quants, 1) : 0);
+  MappedMemory scales(bytes(quants / 32, sizeof(float)));
+  MappedMemory sums(bytes(quants / 32, sizeof(float)));
+  MappedMemory sums16(bytes(quants / 16, sizeof(int32_t)));
+  rows_ = {reinterpret_cast<float*>(floats.data()),
+           stride_,
+           cols_,
+           {reinterpret_cast<int8_t*>(q.data()), reinterpret_cast<float*>(scales.data()),
+            reinterpret_cast<float*>(sums.data()), reinterpret_cast<int32_t*>(sums16.data()),
+            reinterpret_cast<int8_t*>(residuals.data())}};
+  memory_ = {std::move(floats), std::move(q),    std::move(residuals),
+             std::move(scales), std::move(sums), std::move(sums16)};
+  capacity_ = rows;
 }
 
 QuantRows Buffer::quant_at(int64_t i, int64_t col) const {

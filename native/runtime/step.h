@@ -1,6 +1,7 @@
 // What one step evaluates, and the buffers that every op of the step sees.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -51,7 +52,7 @@ class Buffer {
   RowSpace space_;
   Quantisation quantisation_;
   int64_t capacity_ = 0;
-  MappedMemory floats_, quants_, residuals_, scales_, sums_, sums16_;
+  std::array<MappedMemory, 6> memory_;
   Rows rows_ = {};
 };
 

@@ -1,5 +1,6 @@
 """A loaded model: weights packed, program compiled for the native executor, KV memory reserved."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -205,8 +206,8 @@ def _count_blocks(program: Program, config: RunnerConfig, context_length: int) -
 
 
 def load_runner(file: GGUFFile, program: Program, config: RunnerConfig) -> NativeRunner:
-    """Pack the file's weights and compile the program."""
-    return NativeRunner(program, load_weights(file, program, threads=config.threads), config)
+    """Pack the file's weights, on every core since nothing else runs yet, and compile the program."""
+    return NativeRunner(program, load_weights(file, program, threads=len(os.sched_getaffinity(0))), config)
 
 
 def compile_program(

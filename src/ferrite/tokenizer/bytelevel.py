@@ -61,7 +61,9 @@ class ByteLevelEncoder:
         """Return the ids of text that holds no markers; it never gives a control token."""
         ids: list[int] = []
         for block in self._blocks(text):
-            ids += self._tokenizer.encode(block, add_special_tokens=False).ids
+            # The batch form of one text gives up the GIL while it works; the plain form holds it.
+            (encoding,) = self._tokenizer.encode_batch_fast([block], add_special_tokens=False)
+            ids += encoding.ids
         return [token for token in ids if token < self._n_tokens] if self._drops else ids
 
     def token_bytes(self, text: str) -> bytes:
