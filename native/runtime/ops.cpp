@@ -251,7 +251,7 @@ void AttentionOp::prepare(const StepContext& ctx) {
   partitions_ = 0;
   for (const int32_t position : ctx.input.positions)
     partitions_ = std::max(partitions_, position / kPartition - first_partition(position) + 1);
-  // Splitting costs memory and a barrier; it pays when there are too few rows to keep the threads busy.
+  // Splitting costs memory and a second op; it pays when there are too few rows to keep the threads busy.
   split_ = partitions_ > 1 && items < 4 * ctx.threads;
   const int64_t width = config_.group() * (config_.head_dim + 2);
   if (split_) partials_.resize(static_cast<std::size_t>(items * partitions_ * width));
@@ -262,10 +262,19 @@ void AttentionOp::prepare(const StepContext& ctx) {
 }
 
 AttentionOp::Partial AttentionOp::partial(int64_t item, int64_t partition) {
-  const int64_t group = config_.group();
-  const int64_t width = group * (config_.head_dim + 2);
-  float* at = partials_.data() + (item * partitions_ + partition) * width;
-  return {at, at + group, at + 2 * group};
+  const int64_t width = config_.group() * (config_.head_dim + 2);
+  return partial_at(partials_.data() + (item * partitions_ + partition) * width);
+}
+
+AttentionOp::Partial AttentionOp::partial_at(float* memory) const {
+  return {memory, memory + config_.group(), memory + 2 * config_.group()};
+}
+
+void AttentionOp::join(const StepContext& ctx, const Partial& joined, const Partial& next) const {
+  const int64_t dim = config_.head_dim;
+  for (int64_t h = 0; h < config_.group(); ++h)
+    ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * dim, next.max[h], next.total[h],
+                     next.out + h * dim, dim);
 }
 
 void AttentionOp::attend(const StepContext& ctx, int64_t row, int64_t kv_head, int64_t partition,
@@ -310,9 +319,8 @@ void AttentionOp::run(const StepContext& ctx, int thread) noexcept {
   const int64_t group = c.group();
   const int64_t width = group * (c.head_dim + 2);
   float* scores = scratch_[static_cast<std::size_t>(thread)].data();
-  const auto at = [&](float* p) { return Partial{p, p + group, p + 2 * group}; };
-  const Partial next = at(scores + group * kPartition);
-  const Partial joined = at(scores + group * kPartition + width);
+  const Partial next = partial_at(scores + group * kPartition);
+  const Partial joined = partial_at(scores + group * kPartition + width);
   const int64_t items = ctx.input.rows() * c.kv_heads;
 
   if (split_) {
@@ -333,9 +341,7 @@ void AttentionOp::run(const StepContext& ctx, int thread) noexcept {
     attend(ctx, row, kv_head, first, scores, joined);
     for (int64_t partition = first + 1; partition * kPartition <= position; ++partition) {
       attend(ctx, row, kv_head, partition, scores, next);
-      for (int64_t h = 0; h < group; ++h)
-        ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * c.head_dim, next.max[h],
-                         next.total[h], next.out + h * c.head_dim, c.head_dim);
+      join(ctx, joined, next);
     }
     finish(ctx, row, kv_head, joined);
   });
@@ -348,12 +354,8 @@ void JoinOp::run(const StepContext& ctx, int) noexcept {
     const int64_t position = ctx.input.positions[static_cast<std::size_t>(row)];
     const int64_t first = attention_.first_partition(position);
     const AttentionOp::Partial joined = attention_.partial(item, 0);
-    for (int64_t partition = first + 1; partition * kPartition <= position; ++partition) {
-      const AttentionOp::Partial next = attention_.partial(item, partition - first);
-      for (int64_t h = 0; h < c.group(); ++h)
-        ctx.kernels.join(joined.max + h, joined.total + h, joined.out + h * c.head_dim, next.max[h],
-                         next.total[h], next.out + h * c.head_dim, c.head_dim);
-    }
+    for (int64_t partition = first + 1; partition * kPartition <= position; ++partition)
+      attention_.join(ctx, joined, attention_.partial(item, partition - first));
     attention_.finish(ctx, row, item % c.kv_heads, joined);
   });
 }

@@ -196,6 +196,9 @@ class AttentionOp final : public Op {
               const Partial& to) const;
   void finish(const StepContext& ctx, int64_t row, int64_t kv_head, const Partial& joined) const;
   Partial partial(int64_t item, int64_t partition);
+  Partial partial_at(float* memory) const;
+  // Put `next`, the partition after those in `joined`, to them.
+  void join(const StepContext& ctx, const Partial& joined, const Partial& next) const;
 
   AttentionConfig config_;
   bool split_ = false;

@@ -8,6 +8,7 @@ from ferrite import _native
 from ferrite.api import LoadedModel, ModelLoadError, ServerConfig
 from ferrite.catalogue import CatalogueError, console_report, resolve
 from ferrite.chat import ChatTemplate, TemplateRefusedError
+from ferrite.cli.inspect import quantisation_mix
 from ferrite.engine import Engine, EngineConfig
 from ferrite.gguf import FileType, GGUFError, GGUFFile, open_gguf
 from ferrite.models import trace_model
@@ -127,7 +128,4 @@ def _quantisation(file: GGUFFile) -> str:
     declared = file.metadata.get("general.file_type")
     if isinstance(declared, int) and declared in set(FileType):
         return FileType(declared).name
-    sizes: dict[str, int] = {}
-    for tensor in file.tensors.values():
-        sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + tensor.n_bytes
-    return max(sizes, key=lambda name: sizes[name])
+    return quantisation_mix(file)[0].type
