@@ -140,6 +140,129 @@ nb::ndarray<nb::numpy, float> matmul(const Weight& weight,
                   {static_cast<std::size_t>(tokens), static_cast<std::size_t>(weight.rows())});
 }
 
+KvType kv_type(const std::string& name) {
+  if (name == "f16") return KvType::F16;
+  if (name == "f32") return KvType::F32;
+  if (name == "q8_0") return KvType::Q8_0;
+  throw std::invalid_argument("KV store: unknown type '" + name + "'");
+}
+
+KvBackend kv_backend(const std::string& name) {
+  if (name == "vec") return KvBackend::Vec;
+  if (name == "locus") return KvBackend::Locus;
+  throw std::invalid_argument("KV store: unknown backend '" + name + "'");
+}
+
+void bind_kv_store(nb::module_& m) {
+  m.def(
+      "kv_block_bytes",
+      [](int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t block_tokens, const std::string& dtype,
+         const std::string& backend) {
+        return KvShape{layers, kv_heads, head_dim, block_tokens, 1, kv_type(dtype), kv_backend(backend)}
+            .block_bytes();
+      },
+      nb::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "block_tokens"_a, "dtype"_a, "backend"_a);
+  nb::class_<KvStore>(m, "KvStore")
+      .def(nb::new_([](int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t block_tokens,
+                       int64_t blocks, const std::string& dtype, const std::string& backend) {
+             return std::make_shared<KvStore>(KvShape{layers, kv_heads, head_dim, block_tokens, blocks,
+                                                      kv_type(dtype), kv_backend(backend)});
+           }),
+           nb::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "block_tokens"_a, "blocks"_a, "dtype"_a,
+           "backend"_a)
+      .def_prop_ro("block_bytes", &KvStore::block_bytes)
+      .def("copy_block", &KvStore::copy_block, "source"_a, "target"_a)
+      .def(
+          "return_blocks",
+          [](KvStore& store, const Ints& blocks) {
+            const auto ids = span(blocks);
+            nb::gil_scoped_release unlocked;
+            store.return_blocks(ids);
+          },
+          "blocks"_a);
+}
+
+const char* mask_state(const MaskSlot& slot) {
+  switch (slot.state()) {
+    case MaskSlot::State::Empty:
+      return "empty";
+    case MaskSlot::State::Pending:
+      return "pending";
+    case MaskSlot::State::Ready:
+      return "ready";
+    default:
+      return "failed";
+  }
+}
+
+TokenLogprobs logprobs_of(const Floats& logits, int32_t token, int32_t top) {
+  const auto row = span(logits);
+  if (token < 0 || static_cast<std::size_t>(token) >= row.size())
+    throw std::invalid_argument("no such token");
+  if (top < 0 || top > kMostTopLogprobs) throw std::invalid_argument("top must be between 0 and 20");
+  nb::gil_scoped_release unlocked;
+  if (!all_numbers(row)) throw std::invalid_argument("logits that are not finite");
+  Ranking ranking;
+  TokenLogprobs result;
+  token_logprobs(row, token, top, ranking, result);
+  return result;
+}
+
+void bind_sampling(nb::module_& m) {
+  using Words = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>;
+  nb::class_<MaskSlot>(m, "MaskSlot")
+      .def(nb::new_([](int32_t vocab_size) { return std::make_shared<MaskSlot>(vocab_size); }),
+           "vocab_size"_a)
+      .def_prop_ro("vocab_size", &MaskSlot::vocab_size)
+      .def_prop_ro("words",
+                   [](nb::object self) {
+                     const auto words = nb::cast<MaskSlot&>(self).words();
+                     return Words(words.data(), {words.size()}, self);
+                   })
+      .def_prop_ro("state", mask_state)
+      .def("begin", &MaskSlot::begin)
+      .def("publish", &MaskSlot::publish)
+      .def("fail", &MaskSlot::fail)
+      .def("wait", &MaskSlot::wait, nb::call_guard<nb::gil_scoped_release>());
+
+  m.def(
+      "token_logprobs",
+      [](const Floats& logits, int32_t token, int32_t top) {
+        TokenLogprobs found = logprobs_of(logits, token, top);
+        return std::make_pair(found.chosen, std::move(found.top));
+      },
+      "logits"_a, "token"_a, "top"_a);
+
+  nb::class_<Sampler>(m, "Sampler")
+      .def(
+          "__init__",
+          [](Sampler* self, int32_t vocab_size, float temperature, int32_t top_k, float top_p, float min_p,
+             float repetition_penalty, float frequency_penalty, float presence_penalty,
+             std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed,
+             const std::vector<int32_t>& prompt_tokens, std::shared_ptr<MaskSlot> mask,
+             int32_t top_logprobs) {
+            new (self) Sampler({temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
+                                presence_penalty, std::move(logit_bias), seed, top_logprobs},
+                               prompt_tokens, vocab_size, std::move(mask));
+          },
+          "vocab_size"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
+          "frequency_penalty"_a, "presence_penalty"_a, "logit_bias"_a, "seed"_a, "prompt_tokens"_a,
+          "mask"_a = nb::none(), "top_logprobs"_a = -1)
+      .def(
+          "sample",
+          [](Sampler& sampler, const Floats& logits) {
+            const auto row = span(logits);
+            nb::gil_scoped_release unlocked;
+            return sampler.sample(row);
+          },
+          "logits"_a)
+      .def_prop_ro("logprobs",
+                   [](const Sampler& sampler) {
+                     return std::make_pair(sampler.logprobs().chosen, sampler.logprobs().top);
+                   })
+      .def("observe", &Sampler::observe, "token"_a);
+}
+
 void bind_executor(nb::module_& m) {
   nb::class_<Executor>(m, "Executor")
       .def(
@@ -282,34 +405,9 @@ NB_MODULE(_native, m) {
           },
           "row"_a);
 
-  nb::class_<KvStore>(m, "KvStore")
-      .def(
-          nb::new_([](int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t block_tokens,
-                      int64_t blocks, bool half) {
-            return std::make_shared<KvStore>(KvShape{layers, kv_heads, head_dim, block_tokens, blocks, half});
-          }),
-          nb::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "block_tokens"_a, "blocks"_a, "half"_a)
-      .def_prop_ro("block_bytes", &KvStore::block_bytes)
-      .def("copy_block", &KvStore::copy_block, "source"_a, "target"_a);
+  bind_sampling(m);
 
-  nb::class_<Sampler>(m, "Sampler")
-      .def(
-          "__init__",
-          [](Sampler* self, int32_t vocab_size, float temperature, int32_t top_k, float top_p, float min_p,
-             float repetition_penalty, float frequency_penalty, float presence_penalty,
-             std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed,
-             const std::vector<int32_t>& prompt_tokens) {
-            new (self) Sampler({temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
-                                presence_penalty, std::move(logit_bias), seed},
-                               prompt_tokens, vocab_size);
-          },
-          "vocab_size"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
-          "frequency_penalty"_a, "presence_penalty"_a, "logit_bias"_a, "seed"_a, "prompt_tokens"_a)
-      .def(
-          "sample", [](Sampler& sampler, const Floats& logits) { return sampler.sample(span(logits)); },
-          "logits"_a)
-      .def("observe", &Sampler::observe, "token"_a);
-
+  bind_kv_store(m);
   bind_executor(m);
 }
 

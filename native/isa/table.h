@@ -17,7 +17,7 @@
 
 namespace ferrite::isa {
 
-// In the order of quant::Type.
+// In the order of quant::Type and KvType.
 template <class S>
 constexpr KernelTable make_table(const char* name) {
   return {
@@ -40,9 +40,9 @@ constexpr KernelTable make_table(const char* name) {
       gate<S>,
       add_row<S>,
       peak<S>,
-      attend<S, HalfCell>,
-      attend<S, FloatCell>,
+      {attend<S, HalfCell>, attend<S, FloatCell>, attend<S, Q8Cell>},
       store_f16<S>,
+      store_q8<S>,
       dot_products<S>,
       join<S>,
   };

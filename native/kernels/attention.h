@@ -3,6 +3,10 @@
 // The KV cache keeps cells of 16 positions: K transposed as [head_dim][16], so a score is one chain over
 // head_dim with positions in the lanes; V as [16][head_dim], so an output is one chain over positions with
 // head_dim in the lanes. Partitions are joined in order (online softmax, Milakov and Gimelshein 2018).
+//
+// Int8 cells end with float16 scales, [head_dim / 32][16] in both. A score is then a chain over the groups of
+// 32, each adding its scale times a chain over its integers; in an output the weight of a position takes the
+// scale, once a group.
 #pragma once
 
 #include "kernels/exp.h"
@@ -15,6 +19,7 @@ inline constexpr int64_t kPartitionCells = kPartition / kCellPositions;
 
 struct HalfCell {
   using Element = uint16_t;
+  static constexpr bool kScaled = false;
   template <class S>
   static typename S::F load(const uint16_t* p) {
     return S::load_f16(p);
@@ -22,23 +27,33 @@ struct HalfCell {
 };
 struct FloatCell {
   using Element = float;
+  static constexpr bool kScaled = false;
   template <class S>
   static typename S::F load(const float* p) {
     return S::load(p);
   }
 };
+struct Q8Cell {
+  using Element = int8_t;
+  static constexpr bool kScaled = true;
+  template <class S>
+  static typename S::F load(const int8_t* p) {
+    return S::load_i8(p);
+  }
+  // Of sixteen positions, for one group of columns.
+  static const uint16_t* scales(const uint8_t* cell, int64_t head_dim, int64_t group) {
+    return reinterpret_cast<const uint16_t*>(cell + kCellPositions * head_dim) + kCellPositions * group;
+  }
+};
 
-// Scores of H query heads against one cell.
+// sum[h] += q[h][d] * k[d] for d in [begin, end).
 template <class S, class Cell, int H>
-[[gnu::always_inline]] inline void score_cell(const AttentionArgs& a, int64_t head, int64_t cell,
-                                              float* scores) {
+[[gnu::always_inline]] inline void score_columns(const AttentionArgs& a, int64_t head,
+                                                 const typename Cell::Element* k, int64_t begin, int64_t end,
+                                                 typename S::F (&sum)[H][Wide<S>::kParts]) {
   using F = typename S::F;
   constexpr int kParts = Wide<S>::kParts;
-  const auto* k = reinterpret_cast<const typename Cell::Element*>(a.k_cells[cell % kPartitionCells]);
-  F sum[H][kParts];
-  for (auto& row : sum)
-    for (F& part : row) part = S::zero();
-  for (int64_t d = 0; d < a.head_dim; ++d) {
+  for (int64_t d = begin; d < end; ++d) {
     F key[kParts];
     for (int p = 0; p < kParts; ++p) key[p] = Cell::template load<S>(k + d * 16 + p * S::kLanes);
     for (int h = 0; h < H; ++h) {
@@ -46,13 +61,42 @@ template <class S, class Cell, int H>
       for (int p = 0; p < kParts; ++p) sum[h][p] = S::fma(q, key[p], sum[h][p]);
     }
   }
+}
+
+// Scores of H query heads against one cell.
+template <class S, class Cell, int H>
+[[gnu::always_inline]] inline void score_cell(const AttentionArgs& a, int64_t head, int64_t cell,
+                                              float* scores) {
+  using F = typename S::F;
+  constexpr int kParts = Wide<S>::kParts;
+  const uint8_t* bytes = a.k_cells[cell % kPartitionCells];
+  const auto* k = reinterpret_cast<const typename Cell::Element*>(bytes);
+  F sum[H][kParts];
+  for (auto& row : sum)
+    for (F& part : row) part = S::zero();
+  if constexpr (!Cell::kScaled) {
+    score_columns<S, Cell, H>(a, head, k, 0, a.head_dim, sum);
+  } else {
+    for (int64_t group = 0; group < a.head_dim / kKvGroup; ++group) {
+      F part[H][kParts];
+      for (auto& row : part)
+        for (F& each : row) each = S::zero();
+      score_columns<S, Cell, H>(a, head, k, group * kKvGroup, (group + 1) * kKvGroup, part);
+      const uint16_t* scales = Cell::scales(bytes, a.head_dim, group);
+      for (int p = 0; p < kParts; ++p) {
+        const F scale = S::load_f16(scales + p * S::kLanes);
+        for (int h = 0; h < H; ++h) sum[h][p] = S::fma(part[h][p], scale, sum[h][p]);
+      }
+    }
+  }
   for (int h = 0; h < H; ++h)
     for (int p = 0; p < kParts; ++p) S::store(scores + h * kPartition + p * S::kLanes, sum[h][p]);
 }
 
-// out[h][d .. d + 16) = sum over positions of weight[h] * v, H heads at once.
+// out[h][d .. d + 16) = sum over positions of weights[h] * v, H heads at once; weights [H][kPartition].
 template <class S, class Cell, int H>
-[[gnu::always_inline]] inline void mix_columns(const AttentionArgs& a, int64_t head, int64_t d) {
+[[gnu::always_inline]] inline void mix_columns(const AttentionArgs& a, int64_t head, int64_t d,
+                                               const float* weights) {
   using F = typename S::F;
   constexpr int kParts = Wide<S>::kParts;
   F sum[H][kParts];
@@ -66,7 +110,7 @@ template <class S, class Cell, int H>
     F value[kParts];
     for (int p = 0; p < kParts; ++p) value[p] = Cell::template load<S>(v + p * S::kLanes);
     for (int h = 0; h < H; ++h) {
-      const F weight = S::set1(a.scores[(head + h) * kPartition + position - base]);
+      const F weight = S::set1(weights[h * kPartition + position - base]);
       for (int p = 0; p < kParts; ++p) sum[h][p] = S::fma(weight, value[p], sum[h][p]);
     }
   }
@@ -81,9 +125,34 @@ template <class S, class Cell, int H>
     score_cell<S, Cell, H>(a, head, cell, a.scores + head * kPartition + cell * 16 - base);
 }
 
+// scaled[h] = weights[h] times the scales of one group of V's columns, for the cells of [begin, end).
+template <class S, class Cell, int H>
+[[gnu::always_inline]] inline void scale_weights(const AttentionArgs& a, int64_t group, const float* weights,
+                                                 float* scaled) {
+  const int64_t base = a.begin / kPartition * kPartition;
+  for (int64_t cell = a.begin / 16; cell * 16 < a.end; ++cell) {
+    const uint16_t* scales = Cell::scales(a.v_cells[cell % kPartitionCells], a.head_dim, group);
+    for (int p = 0; p < Wide<S>::kParts; ++p) {
+      const typename S::F scale = S::load_f16(scales + p * S::kLanes);
+      const int64_t at = cell * 16 - base + p * S::kLanes;
+      for (int h = 0; h < H; ++h)
+        S::store(scaled + h * kPartition + at, S::mul(S::load(weights + h * kPartition + at), scale));
+    }
+  }
+}
+
 template <class S, class Cell, int H>
 [[gnu::noinline]] void mix_heads(const AttentionArgs& a, int64_t head) {
-  for (int64_t d = 0; d < a.head_dim; d += 16) mix_columns<S, Cell, H>(a, head, d);
+  const float* weights = a.scores + head * kPartition;
+  if constexpr (!Cell::kScaled) {
+    for (int64_t d = 0; d < a.head_dim; d += 16) mix_columns<S, Cell, H>(a, head, d, weights);
+  } else {
+    float scaled[H * kPartition];
+    for (int64_t d = 0; d < a.head_dim; d += kKvGroup) {
+      scale_weights<S, Cell, H>(a, d / kKvGroup, weights, scaled);
+      for (int64_t i = 0; i < kKvGroup; i += 16) mix_columns<S, Cell, H>(a, head, d + i, scaled);
+    }
+  }
 }
 
 // Softmax weights in place: positions outside [begin, end) weigh nothing.

@@ -66,13 +66,19 @@ enum class GateKind : int32_t { Silu, GeluTanh };
 inline constexpr int64_t kPartition = 256;
 inline constexpr int64_t kCellPositions = 16;
 
+// How the KV cache keeps K and V: float16, float32, or int8 with one float16 scale for each 32 values of a
+// position.
+enum class KvType : int32_t { F16, F32, Q8_0 };
+inline constexpr int kKvTypes = 3;
+inline constexpr int64_t kKvGroup = 32;
+
 // One kv head's part of attention for the query heads that share it.
 struct AttentionArgs {
   const float* q;                                       // [heads][head_dim], already scaled
   int64_t heads;                                        // query heads in the group
-  int64_t head_dim;                                     // multiple of 16
-  const uint8_t* k_cells[kPartition / kCellPositions];  // the partition's cells of K, [head_dim][16] each
-  const uint8_t* v_cells[kPartition / kCellPositions];  // and of V, [16][head_dim]
+  int64_t head_dim;                                     // multiple of 16; of kKvGroup for Q8_0
+  const uint8_t* k_cells[kPartition / kCellPositions];  // the partition's cells of K, [head_dim][16] each,
+  const uint8_t* v_cells[kPartition / kCellPositions];  // and of V, [16][head_dim]; Q8_0: scales behind
   int64_t begin, end;                                   // attended positions, inside one partition
   float* scores;                                        // [heads][kPartition] scratch
   float* max;                                           // [heads] largest score
@@ -90,9 +96,10 @@ struct KernelTable {
   // y[i] += x[i]
   void (*add)(float* y, const float* x, int64_t cols);
   Peak (*peak)(const float* x, int64_t count);
-  void (*attend_f16)(const AttentionArgs&);
-  void (*attend_f32)(const AttentionArgs&);
+  void (*attend[kKvTypes])(const AttentionArgs&);
   void (*store_f16)(uint16_t* out, const float* x, int64_t count);  // count is a multiple of 16
+  // q[i] = round(x[i] / scale) with one float16 scale for each kKvGroup values.
+  void (*store_q8)(int8_t* q, uint16_t* scales, const float* x, int64_t count);
   // `rounds` rounds of dot products on registers alone; returns the multiply-adds done.
   int64_t (*dot_products)(int64_t rounds);
   // Join the next partition (max, total, out) into (joined_max, joined_total, joined).

@@ -48,30 +48,37 @@ float max_lanes(const Wide<S>& w) {
   return lanes[0];
 }
 
+inline constexpr int32_t kInfinityBits = 0x7F800000;
+
+// The bits of max|x|. Magnitudes of floats order as their bits do, and a NaN is above infinity, so none is
+// lost. Internal linkage, since each instruction set compiles its own.
+static inline int32_t largest_magnitude(const float* x, int64_t count) {
+  int32_t bits = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t magnitude = __builtin_bit_cast(int32_t, x[i]) & 0x7FFFFFFF;
+    bits = magnitude > bits ? magnitude : bits;
+  }
+  return bits;
+}
+
 // q = round(x * 127 / max|x|), scale = max|x| / 127 for each 32 columns; the residual term is what rounding
 // left over, in units 254 times finer. A block that is not finite gets a
 // NaN scale, so the fault shows in the logits; one too small to invert counts as zero.
 template <class S>
 void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
   constexpr float kSmallest = 1e-30F;
-  constexpr int32_t kInfinity = 0x7F800000;
   for (int64_t block = 0; block < cols / 32; ++block) {
     const float* in = x + 32 * block;
-    // Magnitudes of floats order as their bits do, and a NaN is above infinity, so none is lost.
-    int32_t bits = 0;
-    for (int i = 0; i < 32; ++i) {
-      const int32_t magnitude = __builtin_bit_cast(int32_t, in[i]) & 0x7FFFFFFF;
-      bits = magnitude > bits ? magnitude : bits;
-    }
+    const int32_t bits = largest_magnitude(in, 32);
     const float largest = __builtin_bit_cast(float, bits);
     int8_t* q = out.q + 32 * block;
     int32_t* sum16 = out.sum16 + 2 * block;
-    if (bits >= kInfinity || largest < kSmallest) {
+    if (bits >= kInfinityBits || largest < kSmallest) {
       for (int i = 0; i < 32; ++i) q[i] = 0;
       if (out.residual != nullptr)
         for (int i = 0; i < 32; ++i) out.residual[32 * block + i] = 0;
       sum16[0] = sum16[1] = 0;
-      out.scale[block] = out.sum[block] = bits >= kInfinity ? __builtin_nanf("") : 0.0F;
+      out.scale[block] = out.sum[block] = bits >= kInfinityBits ? __builtin_nanf("") : 0.0F;
       continue;
     }
     const typename S::F inverse = S::set1(127.0F / largest);
@@ -156,6 +163,39 @@ Peak peak(const float* x, int64_t count) {
 template <class S>
 void store_f16(uint16_t* out, const float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += S::kLanes) S::store_f16(out + i, S::load(x + i));
+}
+
+// The float16 next to `x`, not below it; x must not be negative.
+template <class S>
+uint16_t half_not_below(float x) {
+  uint16_t half[S::kLanes];
+  float nearest[S::kLanes];
+  S::store_f16(half, S::set1(x));
+  S::store(nearest, S::load_f16(half));
+  return nearest[0] < x ? static_cast<uint16_t>(half[0] + 1) : half[0];
+}
+
+// scale = max|x| / 127 as a float16, rounded up so that no quotient passes 127; q = round(x / scale), ties to
+// even. A group that is not finite, or whose scale no float16 holds, gets a NaN scale: the fault shows in
+// every score and output that reads it.
+template <class S>
+void store_q8(int8_t* q, uint16_t* scales, const float* x, int64_t count) {
+  constexpr uint16_t kHalfInfinity = 0x7C00, kHalfNaN = 0x7E00;
+  for (int64_t group = 0; group < count / kKvGroup; ++group, q += kKvGroup, x += kKvGroup) {
+    const int32_t bits = largest_magnitude(x, kKvGroup);
+    const uint16_t scale =
+        bits < kInfinityBits ? half_not_below<S>(__builtin_bit_cast(float, bits) / 127.0F) : kHalfNaN;
+    scales[group] = scale < kHalfInfinity ? scale : kHalfNaN;
+    if (scale == 0 || scale >= kHalfInfinity) {
+      for (int64_t i = 0; i < kKvGroup; ++i) q[i] = 0;
+      continue;
+    }
+    uint16_t same[S::kLanes];
+    for (uint16_t& each : same) each = scale;
+    const typename S::F divisor = S::load_f16(same);
+    for (int64_t i = 0; i < kKvGroup; i += S::kLanes)
+      S::store_i8(q + i, S::round(S::div(S::load(x + i), divisor)));
+  }
 }
 
 }  // namespace ferrite

@@ -5,6 +5,8 @@
 #include <exception>
 #include <stdexcept>
 
+#include "runtime/float_mode.h"
+
 namespace ferrite {
 namespace {
 
@@ -222,6 +224,7 @@ std::vector<int32_t> Executor::sample(std::span<Sampler* const> samplers) {
     ids[i] = logits_op_->best(static_cast<int64_t>(i));
     if (ids[i] >= 0 && !samplers[i]->plain_greedy()) others.push_back(i);
   }
+  const FloatMode mode;
   std::exception_ptr error;
   std::atomic<bool> failed = false;
   std::atomic<std::size_t> next = 0;

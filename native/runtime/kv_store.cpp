@@ -1,8 +1,10 @@
 #include "runtime/kv_store.h"
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 #include <stdexcept>
+#include <vector>
 
 namespace ferrite {
 
@@ -19,20 +21,40 @@ int64_t product(std::initializer_list<int64_t> factors) {
 
 }  // namespace
 
-KvStore::KvStore(const KvShape& shape) : shape_(shape) {
-  if (shape.head_dim % 16 != 0 || shape.block_tokens % 16 != 0)
-    throw std::invalid_argument("KV store: head size and block size must be multiples of 16");
-  const int64_t total = product(
-      {shape.layers, 2, shape.kv_heads, shape.block_tokens, shape.head_dim, element_bytes(), shape.blocks});
-  cell_bytes_ = shape.head_dim * 16 * element_bytes();
-  cells_ = shape.block_tokens / 16;
-  side_bytes_ = shape.kv_heads * cells_ * cell_bytes_;
-  block_bytes_ = shape.layers * 2 * side_bytes_;
-  memory_ = MappedMemory(static_cast<std::size_t>(total));
+int64_t KvShape::cell_bytes() const {
+  switch (type) {
+    case KvType::F16:
+      return product({head_dim, kCellPositions, 2});
+    case KvType::F32:
+      return product({head_dim, kCellPositions, 4});
+    case KvType::Q8_0:
+      return product({head_dim / kKvGroup, kCellPositions, kKvGroup + 2});
+  }
+  return 0;
 }
 
+int64_t KvShape::block_bytes() const {
+  if (head_dim % 16 != 0 || block_tokens % kCellPositions != 0)
+    throw std::invalid_argument("KV store: head size and block size must be multiples of 16");
+  if (type == KvType::Q8_0 && head_dim % kKvGroup != 0)
+    throw std::invalid_argument("KV store: q8_0 needs a head size that is a multiple of 32");
+  const int64_t bytes = product({layers, 2, kv_heads, block_tokens / kCellPositions, cell_bytes()});
+  if (backend == KvBackend::Vec) return bytes;
+  const auto page = static_cast<int64_t>(page_bytes());
+  return product({(bytes - 1) / page + 1, page});
+}
+
+KvStore::KvStore(const KvShape& shape)
+    : shape_(shape),
+      block_bytes_(shape.block_bytes()),
+      cell_bytes_(shape.cell_bytes()),
+      cells_(shape.block_tokens / kCellPositions),
+      side_bytes_(shape.kv_heads * cells_ * cell_bytes_),
+      memory_(static_cast<std::size_t>(product({block_bytes_, shape.blocks})),
+              shape.backend == KvBackend::Vec ? Pages::Huge : Pages::Small) {}
+
 uint8_t* KvStore::k_cell(int64_t block, int64_t layer, int64_t head, int64_t position) const {
-  const int64_t cell = position % shape_.block_tokens / 16;
+  const int64_t cell = position % shape_.block_tokens / kCellPositions;
   return memory_.data() + block * block_bytes_ + layer * 2 * side_bytes_ +
          (head * cells_ + cell) * cell_bytes_;
 }
@@ -41,11 +63,31 @@ uint8_t* KvStore::v_cell(int64_t block, int64_t layer, int64_t head, int64_t pos
   return k_cell(block, layer, head, position) + side_bytes_;
 }
 
+void KvStore::check(int64_t block) const {
+  if (block < 0 || block >= shape_.blocks) throw std::out_of_range("KV block out of range");
+}
+
 void KvStore::copy_block(int64_t source, int64_t target) {
-  if (source < 0 || source >= shape_.blocks || target < 0 || target >= shape_.blocks)
-    throw std::out_of_range("KV block out of range");
+  check(source);
+  check(target);
   std::memcpy(memory_.data() + target * block_bytes_, memory_.data() + source * block_bytes_,
               static_cast<std::size_t>(block_bytes_));
+}
+
+void KvStore::return_blocks(std::span<const int32_t> blocks) {
+  for (const int32_t block : blocks) check(block);
+  if (shape_.backend == KvBackend::Vec) return;
+  std::vector<int32_t> sorted(blocks.begin(), blocks.end());
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  // Neighbours go back in one call.
+  const auto bytes = static_cast<std::size_t>(block_bytes_);
+  for (auto first = sorted.begin(); first != sorted.end();) {
+    auto last = first + 1;
+    while (last != sorted.end() && *last == *(last - 1) + 1) ++last;
+    memory_.release(static_cast<std::size_t>(*first) * bytes, static_cast<std::size_t>(last - first) * bytes);
+    first = last;
+  }
 }
 
 }  // namespace ferrite

@@ -1,22 +1,34 @@
 // The memory of all KV blocks. Which block belongs to whom is decided in Python.
 //
 // A block holds `block_tokens` positions of every layer. For each layer, K then V; for each kv head, cells
-// of 16 positions: K as [head_dim][16], V as [16][head_dim].
+// of 16 positions: K as [head_dim][16], V as [16][head_dim]. A cell of int8 elements ends with its float16
+// scales, [head_dim / 32][16] in both.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "kernels/kernels.h"
 #include "runtime/memory.h"
 
 namespace ferrite {
 
+// What becomes of the memory of free blocks: Vec keeps it, in huge pages, for the next owner; Locus gives it
+// back, so its blocks are whole pages.
+enum class KvBackend : int32_t { Vec, Locus };
+
 struct KvShape {
   int64_t layers;
   int64_t kv_heads;
-  int64_t head_dim;      // multiple of 16
+  int64_t head_dim;      // multiple of 16; of 32 for Q8_0
   int64_t block_tokens;  // multiple of 16
   int64_t blocks;
-  bool half;  // float16 elements; float32 otherwise
+  KvType type;
+  KvBackend backend = KvBackend::Vec;
+
+  int64_t cell_bytes() const;
+  // Throws std::invalid_argument for sizes that make no sense.
+  int64_t block_bytes() const;
 };
 
 class KvStore {
@@ -26,17 +38,21 @@ class KvStore {
 
   const KvShape& shape() const { return shape_; }
   int64_t block_bytes() const { return block_bytes_; }
-  int64_t element_bytes() const { return shape_.half ? 2 : 4; }
 
   // The cell that holds `position` % block_tokens of one layer and head in a block.
   uint8_t* k_cell(int64_t block, int64_t layer, int64_t head, int64_t position) const;
   uint8_t* v_cell(int64_t block, int64_t layer, int64_t head, int64_t position) const;
 
+  // Both throw std::out_of_range for a block that the store does not have.
   void copy_block(int64_t source, int64_t target);
+  // These blocks are free. What they held is lost with Locus.
+  void return_blocks(std::span<const int32_t> blocks);
 
  private:
+  void check(int64_t block) const;
+
   KvShape shape_;
-  int64_t cell_bytes_ = 0, cells_ = 0, side_bytes_ = 0, block_bytes_ = 0;
+  int64_t block_bytes_, cell_bytes_, cells_, side_bytes_;
   MappedMemory memory_;
 };
 

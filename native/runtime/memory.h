@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -10,18 +11,25 @@
 
 namespace ferrite {
 
+inline std::size_t page_bytes() {
+  return static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Huge pages save TLB misses where memory is streamed; only small ones can be given back one by one.
+enum class Pages { Huge, Small };
+
 class MappedMemory {
  public:
   MappedMemory() = default;
   // Pages are taken as they are touched. Throws std::bad_alloc when the range cannot be reserved.
-  explicit MappedMemory(std::size_t bytes) : bytes_(bytes) {
+  explicit MappedMemory(std::size_t bytes, Pages pages = Pages::Huge) : bytes_(bytes) {
     if (bytes == 0) return;
     void* p =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<uint8_t*>(p);
-    // Weights and KV are streamed; fewer, larger pages save TLB misses. A refusal changes nothing.
-    madvise(data_, bytes, MADV_HUGEPAGE);
+    // A refusal changes nothing that is computed.
+    madvise(data_, bytes, pages == Pages::Huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   }
   MappedMemory(MappedMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -35,6 +43,10 @@ class MappedMemory {
   ~MappedMemory() {
     if (data_ != nullptr) munmap(data_, bytes_);
   }
+
+  // Give whole pages back to the system; they are taken anew, as zeros, when they are touched. Locked memory
+  // (mlockall) stays as it is, which whoever locked it has asked for.
+  void release(std::size_t offset, std::size_t bytes) { madvise(data_ + offset, bytes, MADV_DONTNEED); }
 
   uint8_t* data() const { return data_; }
   std::size_t size() const { return bytes_; }

@@ -36,6 +36,13 @@ void run_matmul(const StepContext& ctx, const Weight& weight, const MatmulArgs& 
   ctx.kernels.matmul[static_cast<std::size_t>(weight.type().type)](args);
 }
 
+// Elements of one position, into its place among the sixteen of a cell whose rows hold one element of each.
+template <class T>
+void put_column(uint8_t* cell, int64_t slot, const T* values, int64_t count) {
+  T* out = reinterpret_cast<T*>(cell);
+  for (int64_t i = 0; i < count; ++i) out[i * kCellPositions + slot] = values[i];
+}
+
 }  // namespace
 
 void Buffer::reserve(int64_t rows) {
@@ -182,7 +189,7 @@ void AnglesOp::run(const StepContext& ctx, int) noexcept {
 
 void RopeOp::prepare(const StepContext& ctx) {
   reset();
-  halves_.resize(static_cast<std::size_t>(2 * config_.head_dim * ctx.threads));
+  packed_.resize(static_cast<std::size_t>(2 * config_.head_dim * ctx.threads));
 }
 
 void RopeOp::run(const StepContext& ctx, int thread) noexcept {
@@ -208,34 +215,44 @@ void RopeOp::run(const StepContext& ctx, int thread) noexcept {
       normalise(c.k_norm, head);
       rotate(c.kind, head, cos, sin, pairs);
     }
-    store(ctx, row, halves_.data() + 2 * c.head_dim * thread);
+    store(ctx, row, packed_.data() + 2 * c.head_dim * thread);
   });
 }
 
-void RopeOp::store(const StepContext& ctx, int64_t row, uint16_t* halves) const {
+void RopeOp::store(const StepContext& ctx, int64_t row, uint16_t* packed) const {
   const Config& c = config_;
   const auto index = static_cast<std::size_t>(row);
   const int64_t position = ctx.input.positions[index];
   const auto& table = ctx.input.block_tables[static_cast<std::size_t>(ctx.input.sequences[index])];
   const int64_t block = table[static_cast<std::size_t>(position / ctx.kv->shape().block_tokens)];
   const int64_t slot = position % kCellPositions;
-  const auto put = [&](auto element, const auto* k, const auto* v, int64_t head) {
-    using Element = decltype(element);
-    auto* key = reinterpret_cast<Element*>(ctx.kv->k_cell(block, c.layer, head, position));
-    auto* value =
-        reinterpret_cast<Element*>(ctx.kv->v_cell(block, c.layer, head, position)) + slot * c.head_dim;
-    for (int64_t d = 0; d < c.head_dim; ++d) key[d * kCellPositions + slot] = k[d];
-    std::memcpy(value, v, static_cast<std::size_t>(c.head_dim) * sizeof(Element));
-  };
+  const int64_t dim = c.head_dim;
   for (int64_t h = 0; h < c.kv_heads; ++h) {
-    const float* k = ctx.buffers[static_cast<std::size_t>(c.k)].row(row) + h * c.head_dim;
-    const float* v = ctx.buffers[static_cast<std::size_t>(c.v)].row(row) + h * c.head_dim;
-    if (ctx.kv->shape().half) {
-      ctx.kernels.store_f16(halves, k, c.head_dim);
-      ctx.kernels.store_f16(halves + c.head_dim, v, c.head_dim);
-      put(uint16_t{}, halves, halves + c.head_dim, h);
-    } else {
-      put(float{}, k, v, h);
+    const float* k = ctx.buffers[static_cast<std::size_t>(c.k)].row(row) + h * dim;
+    const float* v = ctx.buffers[static_cast<std::size_t>(c.v)].row(row) + h * dim;
+    uint8_t* k_cell = ctx.kv->k_cell(block, c.layer, h, position);
+    uint8_t* v_cell = ctx.kv->v_cell(block, c.layer, h, position);
+    switch (ctx.kv->shape().type) {
+      case KvType::F16:
+        ctx.kernels.store_f16(packed, k, dim);
+        put_column(k_cell, slot, packed, dim);
+        ctx.kernels.store_f16(reinterpret_cast<uint16_t*>(v_cell) + slot * dim, v, dim);
+        break;
+      case KvType::F32:
+        put_column(k_cell, slot, k, dim);
+        std::memcpy(reinterpret_cast<float*>(v_cell) + slot * dim, v,
+                    static_cast<std::size_t>(dim) * sizeof(float));
+        break;
+      case KvType::Q8_0: {
+        auto* q = reinterpret_cast<int8_t*>(packed);
+        uint16_t* scales = packed + dim;
+        ctx.kernels.store_q8(q, scales, k, dim);
+        put_column(k_cell, slot, q, dim);
+        put_column(k_cell + kCellPositions * dim, slot, scales, dim / kKvGroup);
+        ctx.kernels.store_q8(reinterpret_cast<int8_t*>(v_cell) + slot * dim, scales, v, dim);
+        put_column(v_cell + kCellPositions * dim, slot, scales, dim / kKvGroup);
+        break;
+      }
     }
   }
 }
@@ -300,7 +317,7 @@ void AttentionOp::attend(const StepContext& ctx, int64_t row, int64_t kv_head, i
   args.max = to.max;
   args.total = to.total;
   args.out = to.out;
-  (ctx.kv->shape().half ? ctx.kernels.attend_f16 : ctx.kernels.attend_f32)(args);
+  ctx.kernels.attend[static_cast<std::size_t>(ctx.kv->shape().type)](args);
 }
 
 void AttentionOp::finish(const StepContext& ctx, int64_t row, int64_t kv_head, const Partial& joined) const {

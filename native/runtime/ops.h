@@ -162,10 +162,10 @@ class RopeOp final : public Op {
   void run(const StepContext& ctx, int thread) noexcept override;
 
  private:
-  void store(const StepContext& ctx, int64_t row, uint16_t* halves) const;
+  void store(const StepContext& ctx, int64_t row, uint16_t* packed) const;
 
   Config config_;
-  std::vector<uint16_t> halves_;  // [threads][2 * head_dim] a key and a value as float16
+  std::vector<uint16_t> packed_;  // [threads][2 * head_dim] a key or value as it is stored, and its scales
 };
 
 struct AttentionConfig {

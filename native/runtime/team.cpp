@@ -1,5 +1,7 @@
 #include "runtime/team.h"
 
+#include "runtime/float_mode.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -51,6 +53,7 @@ void Team::stop() {
 }
 
 void Team::run(const std::function<void(int)>& body) {
+  const FloatMode mode;
   body_ = &body;
   finished_.store(0, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
@@ -62,6 +65,7 @@ void Team::run(const std::function<void(int)>& body) {
 }
 
 void Team::work(int thread) {
+  const FloatMode mode;  // a thread starts in the mode of the one that made it
   uint32_t seen = 0;
   for (;;) {
     wait_while_equal(job_, seen);

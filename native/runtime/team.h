@@ -26,7 +26,7 @@ class Team {
 
   int size() const { return size_; }
 
-  // Run `body(thread)` on every thread and wait for all.
+  // Run `body(thread)` on every thread, each in the FloatMode of the bits, and wait for all.
   void run(const std::function<void(int)>& body);
 
  private:

@@ -1,14 +1,13 @@
 #include "sampling/sampler.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "kernels/exp.h"
 #include "sampling/philox.h"
+#include "sampling/weights.h"
 
 namespace ferrite {
 namespace {
@@ -16,25 +15,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr float kBan = -100.0f;
-
-// The highest weight. kMaxVocab of them fit into 64 bits, and the tokens lost below one unit hold less of
-// the probability than float32 exponentials lose by rounding: 2^-26 for 262,144 tokens.
-constexpr float kUnit = 0x1p44f;
-constexpr int32_t kMaxVocab = (1 << 20) - 1;
-constexpr float kNegligible = -31.0f;  // exp(-31) is below one unit
-constexpr size_t kSumChunk = 64;       // exponentials first, then their sum, so that the former vectorise
-
-// Counts instead of leaving at the first one, so that the loop vectorises.
-bool has_nan_or_infinity(std::span<const float> logits) {
-  uint32_t bad = 0;
-  for (const float logit : logits) bad += static_cast<uint32_t>(!(logit < kInfinity));
-  return bad != 0;
-}
-
-// By way of a signed integer, for which x86 has an instruction.
-uint64_t to_units(float share) {
-  return static_cast<uint64_t>(static_cast<int64_t>(share * kUnit));
-}
 
 // floor(a * b / 2^64)
 uint64_t multiply_high(uint64_t a, uint64_t b) {
@@ -48,24 +28,33 @@ uint64_t multiply_high(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-Sampler::Sampler(SamplingParams params, std::span<const int32_t> prompt_tokens, int32_t vocab_size)
-    : params_(std::move(params)), vocab_size_(vocab_size) {
+Sampler::Sampler(SamplingParams params, std::span<const int32_t> prompt_tokens, int32_t vocab_size,
+                 std::shared_ptr<MaskSlot> mask)
+    : params_(std::move(params)), vocab_size_(vocab_size), mask_(std::move(mask)) {
   if (vocab_size < 1 || vocab_size > kMaxVocab) {
     throw std::invalid_argument("vocab_size: " + std::to_string(vocab_size) + " is not between 1 and " +
                                 std::to_string(kMaxVocab));
+  }
+  if (mask_ != nullptr && mask_->vocab_size() != vocab_size) {
+    throw std::invalid_argument("mask: made for " + std::to_string(mask_->vocab_size()) +
+                                " tokens, the vocabulary has " + std::to_string(vocab_size));
+  }
+  if (params_.top_logprobs > kMostTopLogprobs) {
+    throw std::invalid_argument("top_logprobs: " + std::to_string(params_.top_logprobs) + " is above " +
+                                std::to_string(kMostTopLogprobs));
   }
   for (const auto& [token, value] : params_.logit_bias) check_token(token, "logit_bias");
   for (const int32_t token : prompt_tokens) check_token(token, "prompt");
   const auto size = static_cast<size_t>(vocab_size);
   if (penalises()) seen_index_.assign(size, -1);
-  if (penalises() || !params_.logit_bias.empty()) adjusted_.resize(size);
+  if (mask_ != nullptr || penalises() || !params_.logit_bias.empty()) adjusted_.resize(size);
   if (params_.repetition_penalty != 1.0f) {
     for (const int32_t token : prompt_tokens) seen(token);
   }
 }
 
 bool Sampler::plain_greedy() const {
-  return params_.temperature == 0.0f && adjusted_.empty();
+  return params_.temperature == 0.0f && adjusted_.empty() && params_.top_logprobs < 0;
 }
 
 bool Sampler::penalises() const {
@@ -92,6 +81,7 @@ void Sampler::observe(int32_t token) {
   check_token(token, "observe");
   ++generated_;
   if (penalises()) ++seen(token).generated;
+  if (mask_ != nullptr) mask_->clear();
 }
 
 int32_t Sampler::sample(std::span<const float> logits) {
@@ -99,17 +89,31 @@ int32_t Sampler::sample(std::span<const float> logits) {
     throw std::invalid_argument("sample: " + std::to_string(logits.size()) + " logits for a vocabulary of " +
                                 std::to_string(vocab_size_));
   }
-  if (has_nan_or_infinity(logits)) return -1;
-  ranking_.reset(adjusted_.empty() ? logits : adjusted(logits));
+  if (!all_numbers(logits)) return -1;
+  if (mask_ != nullptr && !mask_->wait()) return -1;
+  const int32_t token = choose(logits);
+  if (token >= 0 && params_.top_logprobs >= 0) {
+    token_logprobs(logits, token, params_.top_logprobs, ranking_, logprobs_);
+  }
+  return token;
+}
+
+int32_t Sampler::choose(std::span<const float> logits) {
+  ranking_.reset(adjusted_.empty() ? logits : adjusted(logits, -kInfinity));
+  if (ranking_.highest() == -kInfinity && mask_ != nullptr) ranking_.reset(adjusted(logits, kBan));
   if (ranking_.highest() == -kInfinity) return -1;
   return params_.temperature == 0.0f ? ranking_.argmax() : draw();
 }
 
-std::span<const float> Sampler::adjusted(std::span<const float> logits) {
-  std::copy(logits.begin(), logits.end(), adjusted_.begin());
+// `ban` is what a banning bias adds.
+std::span<const float> Sampler::adjusted(std::span<const float> logits, float ban) {
+  if (mask_ == nullptr) {
+    std::copy(logits.begin(), logits.end(), adjusted_.begin());
+  } else {
+    copy_allowed(logits);
+  }
   for (const auto& [token, value] : params_.logit_bias) {
-    float& logit = adjusted_[static_cast<size_t>(token)];
-    logit = value <= kBan ? -kInfinity : logit + value;
+    adjusted_[static_cast<size_t>(token)] += value <= kBan ? ban : value;
   }
   for (const auto& [token, generated] : seen_) {
     float& logit = adjusted_[static_cast<size_t>(token)];
@@ -124,28 +128,26 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits) {
   return adjusted_;
 }
 
-// The probability of a token as a share of the highest one.
-float Sampler::share(float logit) const {
-  return exp_f32(std::max((logit - ranking_.highest()) / params_.temperature, kNegligible));
+// Logits of the tokens that the mask allows, -infinity for the others.
+void Sampler::copy_allowed(std::span<const float> logits) {
+  constexpr size_t kWord = 32;
+  const std::span<const uint32_t> words = mask_->words();
+  for (size_t word = 0; word < words.size(); ++word) {
+    const size_t start = word * kWord;
+    const size_t count = std::min(kWord, logits.size() - start);
+    const uint32_t bits = words[word];
+    if (bits == 0) {
+      std::fill_n(adjusted_.begin() + static_cast<std::ptrdiff_t>(start), count, -kInfinity);
+      continue;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      adjusted_[start + i] = (bits >> i & 1U) != 0 ? logits[start + i] : -kInfinity;
+    }
+  }
 }
 
 uint64_t Sampler::weight(float logit) const {
-  return to_units(share(logit));
-}
-
-// The sum of the weights at or above `floor`.
-uint64_t Sampler::mass(std::span<const float> logits, uint64_t floor) const {
-  std::array<float, kSumChunk> shares;
-  uint64_t sum = 0;
-  for (size_t start = 0; start < logits.size(); start += kSumChunk) {
-    const auto chunk = logits.subspan(start, std::min(kSumChunk, logits.size() - start));
-    for (size_t i = 0; i < chunk.size(); ++i) shares[i] = share(chunk[i]);
-    for (size_t i = 0; i < chunk.size(); ++i) {
-      const uint64_t units = to_units(shares[i]);
-      sum += units < floor ? 0 : units;
-    }
-  }
-  return sum;
+  return to_units(share_of(logit, ranking_.highest(), params_.temperature));
 }
 
 int32_t Sampler::draw() {
@@ -154,9 +156,10 @@ int32_t Sampler::draw() {
   const uint64_t floor = std::clamp<uint64_t>(to_units(params_.min_p), 1, weight(ranking_.highest()));
   uint64_t drawable = 0;  // what the draw chooses from: the weights at or above the floor
   if (params_.top_p >= 1.0f) {
-    drawable = mass(ranking_.candidates(), floor);
+    drawable = sum_of_weights(ranking_.candidates(), ranking_.highest(), params_.temperature, floor);
   } else {
-    const double total = static_cast<double>(mass(ranking_.candidates(), 1));
+    const double total = static_cast<double>(
+        sum_of_weights(ranking_.candidates(), ranking_.highest(), params_.temperature, 1));
     const double nucleus = static_cast<double>(params_.top_p) * total;
     uint64_t reached = 0;
     for (size_t rank = 0; rank == 0 || static_cast<double>(reached) < nucleus; ++rank) {

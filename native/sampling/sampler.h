@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "sampling/logprobs.h"
+#include "sampling/mask_slot.h"
 #include "sampling/ranking.h"
 
 namespace ferrite {
@@ -22,30 +25,40 @@ struct SamplingParams {
   // as large as the OpenAI API allows.
   std::vector<std::pair<int32_t, float>> logit_bias;
   uint64_t seed = 0;
+  int32_t top_logprobs = -1;  // log-probabilities of that many tokens besides the chosen one; -1: none at all
 };
 
 // One request's sampling state: its parameters, its random stream and the tokens it has seen.
 //
-// Order: logit bias; repetition, frequency and presence penalties; then argmax at temperature 0, else
+// Order: mask; logit bias; repetition, frequency and presence penalties; then argmax at temperature 0, else
 // temperature, top-k, top-p (the smallest set that reaches p), min-p and one draw. Probabilities are
 // integers in units of 2^-44 of the highest one, so that sums are exact in any order; a token below one
 // unit is never drawn. The draw is a function of (seed, number of observed tokens): sample() changes
 // nothing that a second sample() could see. Bits do not depend on the instruction set.
 //
+// With a mask slot, every token is one that its mask allows: a sampler waits for the mask, uses it for one
+// token and gives none without it. A mask wins over a bias: where bans leave nothing that it allows, they
+// only weaken.
+//
 // Not for concurrent use. Throws std::invalid_argument for a token outside the vocabulary, which has fewer
-// than 2^20 tokens.
+// than 2^20 tokens, and for a mask of another vocabulary.
 class Sampler {
  public:
-  Sampler(SamplingParams params, std::span<const int32_t> prompt_tokens, int32_t vocab_size);
+  Sampler(SamplingParams params, std::span<const int32_t> prompt_tokens, int32_t vocab_size,
+          std::shared_ptr<MaskSlot> mask = nullptr);
 
-  // True when the argmax of the raw logits is always the answer.
+  // True when the argmax of the raw logits is always the answer, and all of it.
   bool plain_greedy() const;
 
   // The next token for [vocab_size] logits, or -1 when one is NaN or +infinity, or none can be chosen.
   // A logit of -infinity masks its token. Throws std::invalid_argument for another number of logits.
   int32_t sample(std::span<const float> logits);
 
-  // Records a generated token.
+  // Of the last token that sample() gave, by the logits as they came: before mask, bias, penalties and
+  // temperature. Empty without top_logprobs.
+  const TokenLogprobs& logprobs() const { return logprobs_; }
+
+  // Records a generated token and ends the use of the mask.
   void observe(int32_t token);
 
  private:
@@ -57,19 +70,21 @@ class Sampler {
   bool penalises() const;
   void check_token(int32_t token, const char* what) const;
   SeenToken& seen(int32_t token);
-  std::span<const float> adjusted(std::span<const float> logits);
+  int32_t choose(std::span<const float> logits);
+  std::span<const float> adjusted(std::span<const float> logits, float ban);
+  void copy_allowed(std::span<const float> logits);
   int32_t draw();
-  float share(float logit) const;
   uint64_t weight(float logit) const;
-  uint64_t mass(std::span<const float> logits, uint64_t floor) const;
 
   SamplingParams params_;
   int32_t vocab_size_;
+  std::shared_ptr<MaskSlot> mask_;
   uint64_t generated_ = 0;
   std::vector<SeenToken> seen_;
   std::vector<int32_t> seen_index_;  // [vocab_size] index into seen_ or -1; empty without penalties
-  std::vector<float> adjusted_;      // [vocab_size] logits after bias and penalties; empty without them
+  std::vector<float> adjusted_;      // [vocab_size] logits after mask, bias and penalties; empty without them
   Ranking ranking_;
+  TokenLogprobs logprobs_;
 };
 
 }  // namespace ferrite

@@ -23,45 +23,60 @@ std::size_t size(int64_t count) {
   return static_cast<std::size_t>(count);
 }
 
-// One partition of the KV cache, of halves or floats; every cell that [begin, end) does not touch is absent,
-// and every other position of a touched cell holds NaN, as left over by a block's last owner.
-template <class Element>
+// One partition of the KV cache; every cell that [begin, end) does not touch is absent, and every other
+// position of a touched cell holds NaN (int8 any integers, and a scale of NaN), as left over by a block's
+// last owner.
 struct Cache {
-  Cache(Random& random, int64_t width, int64_t first, int64_t last)
-      : head_dim(width), begin(first), end(last) {
+  Cache(Random& random, KvType kind, int64_t width, int64_t first, int64_t last)
+      : type(kind),
+        head_dim(width),
+        begin(first),
+        end(last),
+        keys(size(width * (last - first))),
+        values(keys) {
     for (int64_t cell = begin / 16; cell * 16 < end; ++cell) {
-      k.emplace_back(size(16 * head_dim));
-      v.emplace_back(size(16 * head_dim));
+      k.emplace_back(size(16 * head_dim * (type == KvType::F32 ? 4 : 2)));
+      v.emplace_back(k.back().size());
       for (int64_t slot = 0; slot < 16; ++slot) {
-        const bool live = cell * 16 + slot >= begin && cell * 16 + slot < end;
-        for (int64_t d = 0; d < head_dim; ++d) {
-          k.back()[size(d * 16 + slot)] = narrow(live ? random.uniform(1.0F) : kNaN);
-          v.back()[size(slot * head_dim + d)] = narrow(live ? random.uniform(2.0F) : kNaN);
+        const int64_t row = cell * 16 + slot - begin;
+        const bool live = row >= 0 && row < end - begin;
+        for (int64_t d = 0; d < head_dim; d += kKvGroup) {
+          const int64_t columns = std::min(kKvGroup, head_dim - d);
+          put(random, k.back(), slot, d, d * 16 + slot, 16, columns,
+              live ? &keys[size(row * head_dim + d)] : nullptr, 1.0F);
+          put(random, v.back(), slot, d, slot * head_dim + d, 1, columns,
+              live ? &values[size(row * head_dim + d)] : nullptr, 2.0F);
         }
       }
     }
   }
-  static Element narrow(float value) {
-    if constexpr (sizeof(Element) == 2)
-      return isa::float_to_half(value);
-    else
-      return value;
-  }
-  static double widen(Element value) {
-    if constexpr (sizeof(Element) == 2)
-      return double{isa::half_to_float(value)};
-    else
-      return double{value};
-  }
-  double key(int64_t position, int64_t d) const {
-    return widen(k[size(position / 16 - begin / 16)][size(d * 16 + position % 16)]);
-  }
-  double value(int64_t position, int64_t d) const {
-    return widen(v[size(position / 16 - begin / 16)][size(position % 16 * head_dim + d)]);
-  }
 
+  // One group of a position's columns: the first at element `at`, each next one `stride` elements on. What
+  // they are worth goes to `worth`; a position without it is another owner's.
+  void put(Random& random, std::vector<uint8_t>& cell, int64_t slot, int64_t d, int64_t at, int64_t stride,
+           int64_t columns, double* worth, float limit) {
+    const uint16_t scale = isa::float_to_half(worth == nullptr ? kNaN : random.uniform(limit / 127.0F));
+    if (type == KvType::Q8_0) test::put(cell, size(16 * head_dim + 2 * (d / kKvGroup * 16 + slot)), scale);
+    for (int64_t i = 0; i < columns; ++i, at += stride) {
+      const float any = worth == nullptr ? kNaN : random.uniform(limit);
+      const auto integer = static_cast<int8_t>(random.between(-127, 127));
+      const uint16_t half = isa::float_to_half(any);
+      if (type == KvType::F16) test::put(cell, size(2 * at), half);
+      if (type == KvType::F32) test::put(cell, size(4 * at), any);
+      if (type == KvType::Q8_0) test::put(cell, size(at), integer);
+      if (worth == nullptr) continue;
+      worth[i] = type == KvType::F16   ? double{isa::half_to_float(half)}
+                 : type == KvType::F32 ? double{any}
+                                       : integer * double{isa::half_to_float(scale)};
+    }
+  }
+  double key(int64_t position, int64_t d) const { return keys[size((position - begin) * head_dim + d)]; }
+  double value(int64_t position, int64_t d) const { return values[size((position - begin) * head_dim + d)]; }
+
+  KvType type;
   int64_t head_dim, begin, end;
-  std::vector<std::vector<Element>> k, v;
+  std::vector<double> keys, values;  // [end - begin][head_dim]
+  std::vector<std::vector<uint8_t>> k, v;
 };
 
 struct Attended {
@@ -71,9 +86,7 @@ struct Attended {
   }
 };
 
-template <class Element>
-Attended attend(const KernelTable& table, const Cache<Element>& cache, const std::vector<float>& q,
-                int64_t heads) {
+Attended attend(const KernelTable& table, const Cache& cache, const std::vector<float>& q, int64_t heads) {
   Attended result = {std::vector<float>(size(heads)), std::vector<float>(size(heads)),
                      std::vector<float>(q.size(), kNaN)};
   std::vector<float> scores(size(heads * kPartition), kNaN);
@@ -83,8 +96,8 @@ Attended attend(const KernelTable& table, const Cache<Element>& cache, const std
   args.head_dim = cache.head_dim;
   for (std::size_t i = 0; i < cache.k.size(); ++i) {
     const std::size_t cell = (size(cache.begin) / 16 + i) % (kPartition / kCellPositions);
-    args.k_cells[cell] = reinterpret_cast<const uint8_t*>(cache.k[i].data());
-    args.v_cells[cell] = reinterpret_cast<const uint8_t*>(cache.v[i].data());
+    args.k_cells[cell] = cache.k[i].data();
+    args.v_cells[cell] = cache.v[i].data();
   }
   args.begin = cache.begin;
   args.end = cache.end;
@@ -92,14 +105,12 @@ Attended attend(const KernelTable& table, const Cache<Element>& cache, const std
   args.max = result.max.data();
   args.total = result.total.data();
   args.out = result.out.data();
-  (sizeof(Element) == 2 ? table.attend_f16 : table.attend_f32)(args);
+  table.attend[static_cast<std::size_t>(cache.type)](args);
   return result;
 }
 
 // The definition, unnormalised: e^(score - max), their sum, and the sum of them times v.
-template <class Element>
-bool near_definition(const Attended& result, const Cache<Element>& cache, const std::vector<float>& q,
-                     int64_t heads) {
+bool near_definition(const Attended& result, const Cache& cache, const std::vector<float>& q, int64_t heads) {
   bool near = true;
   for (int64_t h = 0; h < heads; ++h) {
     const double max = double{result.max[size(h)]};
@@ -124,9 +135,9 @@ bool near_definition(const Attended& result, const Cache<Element>& cache, const 
   return near;
 }
 
-template <class Element>
-void attention_case(Random& random, int64_t heads, int64_t head_dim, int64_t begin, int64_t end) {
-  const Cache<Element> cache(random, head_dim, begin, end);
+void attention_case(Random& random, KvType type, int64_t heads, int64_t head_dim, int64_t begin,
+                    int64_t end) {
+  const Cache cache(random, type, head_dim, begin, end);
   const std::vector<float> q = test::random_floats(random, heads * head_dim, 0.5F);
   const Attended expected = attend(portable_kernels(), cache, q, heads);
   CHECK(near_definition(expected, cache, q, heads));
@@ -140,14 +151,15 @@ void attention_is_the_same_in_every_table() {
       const int64_t base = kPartition * random.between(0, 3);
       const int64_t begin = base + random.between(0, kPartition - 1);
       const int64_t end = random.between(begin + 1, base + kPartition);
-      attention_case<uint16_t>(random, heads, head_dim, begin, end);
-      attention_case<float>(random, heads, head_dim, begin, end);
+      attention_case(random, KvType::F16, heads, head_dim, begin, end);
+      attention_case(random, KvType::F32, heads, head_dim, begin, end);
+      if (head_dim % kKvGroup == 0) attention_case(random, KvType::Q8_0, heads, head_dim, begin, end);
     }
   // Around the borders of cells and partitions, one position included.
   for (const int64_t begin : {0, 1, 15, 16, 17, 255, 256, 511})
     for (const int64_t end : {1, 16, 17, 240, 241, 255, 256, 257, 512})
       if (begin < end && begin / kPartition == (end - 1) / kPartition)
-        attention_case<uint16_t>(random, 2, 32, begin, end);
+        for (const KvType type : {KvType::F16, KvType::Q8_0}) attention_case(random, type, 2, 32, begin, end);
 }
 
 void joins_are_the_same_in_every_table() {

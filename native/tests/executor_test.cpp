@@ -2,6 +2,7 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -40,12 +41,12 @@ const std::vector<int32_t> kOtherTable = {1, 4, 6, 8, 10, 12, 13, 15, 16};
 void logits_have_the_same_bits_however_they_are_computed() {
   Random random(2);
   const std::vector<int32_t> tokens = random_tokens(random, kLength), others = random_tokens(random, kLength);
-  // float16 cache with one-term activations, float32 cache with two.
-  for (const bool half : {true, false}) {
-    const Quantisation quantisation = half ? Quantisation::Q8 : Quantisation::Q8Residual;
+  // float32 cache with two-term activations, the others with one.
+  for (const KvType type : {KvType::F16, KvType::F32, KvType::Q8_0}) {
+    const Quantisation quantisation = type == KvType::F32 ? Quantisation::Q8Residual : Quantisation::Q8;
     std::vector<std::vector<float>> expected;
     {
-      TinyModel model(portable_kernels(), 1, half, quantisation);
+      TinyModel model(portable_kernels(), 1, type, quantisation);
       expected = test::evaluate(model.executor, {{tokens, kTable, 0, kLength}});
       CHECK(std::all_of(expected.begin(), expected.end(), finite));
       CHECK(expected.front() != expected.back());
@@ -54,7 +55,7 @@ void logits_have_the_same_bits_however_they_are_computed() {
       // The portable kernels are slow under a sanitizer; where there are others, once was enough.
       if (kernels == &portable_kernels() && isa::available().size() > 1) continue;
       for (int threads = 1; threads <= 3; ++threads) {
-        TinyModel model(*kernels, threads, half, quantisation);
+        TinyModel model(*kernels, threads, type, quantisation);
         CHECK(test::evaluate(model.executor, {{tokens, kTable, 0, kLength}}) == expected);
         // The same cache again, one row a step: attention in partitions on several threads.
         for (int32_t p = 250; p < kLength; p += 8)
@@ -75,18 +76,20 @@ void logits_have_the_same_bits_however_they_are_computed() {
 void copied_blocks_continue_as_the_original() {
   Random random(3);
   const std::vector<int32_t> tokens = random_tokens(random, 60);
-  TinyModel model(*isa::available().front(), 2, true);
-  const auto expected = test::evaluate(model.executor, {{tokens, {4, 5}, 0, 60}});
-  model.kv->copy_block(4, 9);
-  const auto rows = test::evaluate(model.executor, {{tokens, {9, 2}, 32, 60}});
-  CHECK(std::equal(rows.begin(), rows.end(), expected.begin() + 32));
+  for (const KvType type : {KvType::F16, KvType::F32, KvType::Q8_0}) {
+    TinyModel model(*isa::available().front(), 2, type);
+    const auto expected = test::evaluate(model.executor, {{tokens, {4, 5}, 0, 60}});
+    model.kv->copy_block(4, 9);
+    const auto rows = test::evaluate(model.executor, {{tokens, {9, 2}, 32, 60}});
+    CHECK(std::equal(rows.begin(), rows.end(), expected.begin() + 32));
+  }
 }
 
 // One column short of a tile, so that a fault could hide in a buffer's padding.
 void a_step_that_is_not_finite_leaves_no_trace() {
   constexpr int64_t kCols = 24;
   const auto team = std::make_shared<Team>(1);
-  const auto kv = std::make_shared<KvStore>(KvShape{1, 1, 16, 16, 1, true});
+  const auto kv = std::make_shared<KvStore>(KvShape{1, 1, 16, 16, 1, KvType::F16});
   Random random(4);
   const auto weight = [&](std::vector<float> values, int64_t rows) {
     std::vector<uint8_t> file(values.size() * 4);
@@ -120,7 +123,7 @@ void a_step_that_is_not_finite_leaves_no_trace() {
 void sampling_follows_the_logits() {
   Random random(5);
   const std::vector<int32_t> tokens = random_tokens(random, 20);
-  TinyModel model(*isa::available().front(), 3, true);
+  TinyModel model(*isa::available().front(), 3, KvType::F16);
   const auto rows = test::evaluate(model.executor, {{tokens, kTable, 0, 20}});
   std::vector<Sampler> samplers;
   std::vector<Sampler*> pointers;
@@ -143,7 +146,8 @@ void sampling_follows_the_logits() {
 void residual_activations_change_the_answer_a_little() {
   Random random(6);
   const std::vector<int32_t> tokens = random_tokens(random, 8);
-  TinyModel one(portable_kernels(), 1, false), two(portable_kernels(), 1, false, Quantisation::Q8Residual);
+  TinyModel one(portable_kernels(), 1, KvType::F32),
+      two(portable_kernels(), 1, KvType::F32, Quantisation::Q8Residual);
   const auto logits = test::evaluate(one.executor, {{tokens, kTable, 0, 8}})[7];
   const auto residual = test::evaluate(two.executor, {{tokens, kTable, 0, 8}})[7];
   float difference = 0.0F;
@@ -152,11 +156,49 @@ void residual_activations_change_the_answer_a_little() {
   CHECK(difference > 0.0F && difference < 0.1F);
 }
 
+// One row, several samplers: each draws from the row's logits as if it were alone.
+void a_row_serves_several_samplers() {
+  Random random(7);
+  const std::vector<int32_t> tokens = random_tokens(random, 5);
+  const auto draw = [&](const std::vector<int32_t>& rows, const std::vector<uint64_t>& seeds) {
+    TinyModel model(*isa::available().front(), 2, KvType::F16);
+    std::vector<Sampler> samplers;
+    std::vector<Sampler*> pointers;
+    for (const uint64_t seed : seeds) {
+      SamplingParams params;
+      params.temperature = seed == 0 ? 0.0F : 2.0F;
+      params.seed = seed;
+      samplers.emplace_back(params, std::vector<int32_t>{}, static_cast<int32_t>(TinyModel::kVocab));
+    }
+    for (Sampler& sampler : samplers) pointers.push_back(&sampler);
+    const std::vector<int32_t> positions = {0, 1, 2, 3, 4}, sequences(5), table = {0};
+    model.executor.step({tokens, positions, sequences, {table}, rows});
+    return model.executor.sample(pointers);
+  };
+  const std::vector<int32_t> together = draw({4, 2, 4, 4, 2}, {1, 2, 3, 0, 0});
+  const int32_t rows[] = {4, 2, 4, 4, 2};
+  for (std::size_t i = 0; i < together.size(); ++i)
+    CHECK(draw({rows[i]}, {uint64_t{i < 3 ? i + 1 : 0}})[0] == together[i]);
+}
+
+// A foreign library may have left the thread that steps with another rounding.
+void a_step_rounds_to_nearest_whatever_the_thread_does() {
+  Random random(8);
+  const std::vector<int32_t> tokens = random_tokens(random, 40);
+  TinyModel model(*isa::available().front(), 1, KvType::Q8_0);
+  const auto expected = test::evaluate(model.executor, {{tokens, kTable, 0, 40}});
+  std::fesetround(FE_UPWARD);
+  const auto rows = test::evaluate(model.executor, {{tokens, kTable, 0, 40}});
+  CHECK(std::fegetround() == FE_UPWARD);
+  std::fesetround(FE_TONEAREST);
+  CHECK(rows == expected);
+}
+
 // Buffers and weights of many shapes; a call that names the wrong one must throw and leave the program as it
 // was.
 struct Parts {
   std::shared_ptr<Team> team = std::make_shared<Team>(1);
-  std::shared_ptr<KvStore> kv = std::make_shared<KvStore>(KvShape{2, 2, 32, 16, 4, true});
+  std::shared_ptr<KvStore> kv = std::make_shared<KvStore>(KvShape{2, 2, 32, 16, 4, KvType::F16});
   Executor executor{team, portable_kernels(), kv};
   BufferId x = executor.buffer(64, RowSpace::Tokens), other = executor.buffer(64, RowSpace::Tokens),
            wide = executor.buffer(96, RowSpace::Tokens), q = executor.buffer(128, RowSpace::Tokens),
@@ -302,7 +344,7 @@ struct StepRows {
 };
 
 void steps_that_do_not_fit_are_refused() {
-  TinyModel model(portable_kernels(), 2, true);
+  TinyModel model(portable_kernels(), 2, KvType::F16);
   const auto refused = [&](const std::function<void(StepRows&)>& change) {
     StepRows rows;
     change(rows);
@@ -352,6 +394,8 @@ int main() {
   copied_blocks_continue_as_the_original();
   a_step_that_is_not_finite_leaves_no_trace();
   sampling_follows_the_logits();
+  a_row_serves_several_samplers();
+  a_step_rounds_to_nearest_whatever_the_thread_does();
   residual_activations_change_the_answer_a_little();
   mismatched_ops_are_refused();
   a_quantised_matrix_needs_a_quantising_op_before_it();

@@ -150,6 +150,77 @@ std::vector<float> normalised(const KernelTable& table, const std::vector<float>
   return y;
 }
 
+struct StoredQ8 {
+  std::vector<int8_t> q;
+  std::vector<uint16_t> scales;
+  bool operator==(const StoredQ8&) const = default;
+};
+
+StoredQ8 stored_q8(const KernelTable& table, const std::vector<float>& x) {
+  StoredQ8 result = {std::vector<int8_t>(x.size(), 99), std::vector<uint16_t>(x.size() / 32, 99)};
+  table.store_q8(result.q.data(), result.scales.data(), x.data(), static_cast<int64_t>(x.size()));
+  return result;
+}
+
+// The least float16 that is not below max|x| / 127, found by trying all, and the nearest multiples of it.
+bool is_q8_of(const StoredQ8& stored, const std::vector<float>& x) {
+  bool right = true;
+  for (std::size_t group = 0; group < stored.scales.size(); ++group) {
+    float largest = 0.0F;
+    for (std::size_t i = 32 * group; i < 32 * group + 32; ++i) largest = std::max(largest, std::abs(x[i]));
+    uint16_t half = 0;
+    while (isa::half_to_float(half) < largest / 127.0F) ++half;
+    right = right && stored.scales[group] == half;
+    const double scale = double{isa::half_to_float(half)};
+    for (std::size_t i = 32 * group; i < 32 * group + 32; ++i) {
+      const double error = std::abs(stored.q[i] * scale - double{x[i]});
+      right = right && std::abs(int{stored.q[i]}) <= 127 &&
+              (scale == 0.0 ? stored.q[i] == 0 : error <= scale * (0.5 + 127 * 0x1p-24));
+    }
+  }
+  return right;
+}
+
+void int8_caches_hold_the_nearest_multiples_of_their_scale() {
+  Random random(20);
+  for (const float limit : {1e-45F, 1e-38F, 1e-8F, 1e-5F, 1e-3F, 1.0F, 50.0F, 1e4F, 8e6F})
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<float> x = random_row(random, 32 * random.between(1, 4), limit, false);
+      const StoredQ8 expected = stored_q8(portable_kernels(), x);
+      CHECK(is_q8_of(expected, x));
+      for (const KernelTable* table : test::fast_tables()) CHECK(stored_q8(*table, x) == expected);
+    }
+  for (const float constant : {0.0F, -0.0F, 1e-45F, 127.0F, -127.0F, 65504.0F, 127.0F * 65504.0F}) {
+    const std::vector<float> x(32, constant);
+    for (const KernelTable* table : test::all_tables()) CHECK(is_q8_of(stored_q8(*table, x), x));
+  }
+  // Halfway between two integers, where round-to-even and round-away differ.
+  std::vector<float> ties(256), rounded(256);
+  for (std::size_t i = 0; i < ties.size(); ++i) {
+    ties[i] = i % 32 == 0 ? 127.0F : static_cast<float>(i % 127) - 0.5F;
+    rounded[i] = i % 32 == 0 ? 127.0F : static_cast<float>((i % 127) / 2 * 2);
+  }
+  for (const KernelTable* table : test::all_tables()) {
+    const StoredQ8 stored = stored_q8(*table, ties);
+    CHECK(std::all_of(stored.scales.begin(), stored.scales.end(),
+                      [](uint16_t scale) { return scale == isa::float_to_half(1.0F); }));
+    CHECK(std::equal(rounded.begin(), rounded.end(), stored.q.begin(),
+                     [](float wanted, int8_t q) { return wanted == static_cast<float>(q); }));
+  }
+}
+
+void what_no_int8_cache_can_hold_is_not_a_number_in_it() {
+  for (const KernelTable* table : test::all_tables())
+    for (const float fault : {kNaN, -kNaN, kInfinity, -kInfinity, 127.0F * 65520.0F, -3e38F}) {
+      std::vector<float> x(96, 2.0F);
+      x[40] = fault;
+      const StoredQ8 stored = stored_q8(*table, x);
+      CHECK(std::isnan(isa::half_to_float(stored.scales[1])));
+      CHECK(std::isfinite(isa::half_to_float(stored.scales[0])) && stored.scales[0] == stored.scales[2]);
+      CHECK(std::all_of(stored.q.begin() + 32, stored.q.begin() + 64, [](int8_t q) { return q == 0; }));
+    }
+}
+
 void norms_are_the_same_in_every_table() {
   Random random(3);
   for (int64_t cols = 1; cols <= 100; ++cols)
@@ -279,6 +350,8 @@ int main() {
   quantised_rows_are_near_their_floats();
   a_block_that_is_not_finite_shows_in_its_scale_only();
   a_block_too_small_to_invert_counts_as_zero();
+  int8_caches_hold_the_nearest_multiples_of_their_scale();
+  what_no_int8_cache_can_hold_is_not_a_number_in_it();
   norms_are_the_same_in_every_table();
   gates_are_the_same_in_every_table();
   gates_follow_their_definitions();

@@ -1,15 +1,12 @@
-// The thread team, the KV store and rotary embedding.
+// The thread team, the floating-point mode and rotary embedding.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
+#include <limits>
 #include <memory>
-#include <new>
-#include <set>
-#include <stdexcept>
 #include <vector>
 
-#include "runtime/kv_store.h"
+#include "runtime/float_mode.h"
 #include "runtime/ops.h"
 #include "runtime/rope.h"
 #include "runtime/team.h"
@@ -90,72 +87,39 @@ void an_idle_team_ends() {
   }
 }
 
-void kv_cells_cover_a_block_without_overlap() {
-  for (const bool half : {false, true}) {
-    const KvShape shape = {3, 2, 48, 32, 5, half};
-    const KvStore store(shape);
-    const int64_t cell_bytes = 48 * 16 * (half ? 2 : 4);
-    CHECK(store.element_bytes() == (half ? 2 : 4));
-    CHECK(store.block_bytes() == 3 * 2 * 2 * 2 * cell_bytes);
-    const uint8_t* first = store.k_cell(0, 0, 0, 0);
-    std::set<int64_t> offsets;
-    for (int64_t block = 0; block < shape.blocks; ++block)
-      for (int64_t layer = 0; layer < shape.layers; ++layer)
-        for (int64_t head = 0; head < shape.kv_heads; ++head)
-          for (int64_t position = 0; position < shape.block_tokens; position += 16) {
-            offsets.insert(store.k_cell(block, layer, head, position) - first);
-            offsets.insert(store.v_cell(block, layer, head, position) - first);
-            CHECK(store.k_cell(block, layer, head, position) ==
-                  store.k_cell(block, layer, head, position + 15));
-            CHECK(store.v_cell(block, layer, head, position) ==
-                  store.v_cell(block, layer, head, position + 32 * 7));
-          }
-    // As many different cells as fit, each at a multiple of its size: all of the memory, once.
-    CHECK(static_cast<int64_t>(offsets.size()) * cell_bytes == shape.blocks * store.block_bytes());
-    CHECK(*offsets.begin() == 0 && *offsets.rbegin() == shape.blocks * store.block_bytes() - cell_bytes);
-    CHECK(std::all_of(offsets.begin(), offsets.end(),
-                      [&](int64_t offset) { return offset % cell_bytes == 0; }));
-  }
+// Half the least normal number, which a thread that flushes denormals makes zero.
+bool keeps_denormals() {
+  volatile float least = std::numeric_limits<float>::min(), half = 0.5F;
+  return least * half != 0.0F;
 }
 
-void kv_blocks_are_copied_whole_and_alone() {
-  KvStore store({2, 1, 16, 16, 3, true});
-  const auto bytes = static_cast<std::size_t>(store.block_bytes());
-  for (int64_t block = 0; block < 3; ++block)
-    std::memset(store.k_cell(block, 0, 0, 0), static_cast<int>(block) + 1, bytes);
-  store.copy_block(2, 0);
-  const auto filled = [&](int64_t block, uint8_t value) {
-    const uint8_t* p = store.k_cell(block, 0, 0, 0);
-    return std::all_of(p, p + bytes, [&](uint8_t byte) { return byte == value; });
-  };
-  CHECK(filled(0, 3) && filled(1, 2) && filled(2, 3));
-  CHECK_THROWS(store.copy_block(3, 0), std::out_of_range);
-  CHECK_THROWS(store.copy_block(0, 3), std::out_of_range);
-  CHECK_THROWS(store.copy_block(-1, 0), std::out_of_range);
-  CHECK_THROWS(store.copy_block(0, -1), std::out_of_range);
+// The mode that fast-math libraries leave behind.
+void flush_denormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(_mm_getcsr() | 0x8040U);
+#elif defined(__aarch64__)
+  asm volatile("msr fpcr, %0" : : "r"(uint64_t{1} << 24));
+#endif
 }
 
-void kv_shapes_that_cannot_be_are_refused() {
-  const auto make = [](const KvShape& shape) -> int64_t {
-    try {
-      return KvStore(shape).block_bytes();
-    } catch (const std::bad_alloc&) {
-      return -1;
+void work_keeps_denormals_on_every_thread_and_leaves_the_mode_of_the_caller() {
+  {
+    const FloatMode restored_at_the_end;
+    CHECK(keeps_denormals());
+    flush_denormals();
+    CHECK(!keeps_denormals());
+    {
+      const FloatMode mode;
+      CHECK(keeps_denormals());
     }
-  };
-  CHECK(make({1, 1, 16, 16, 1, true}) == 1024);
-  CHECK_THROWS(make({0, 1, 16, 16, 1, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, 0, 16, 16, 1, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, 1, 0, 16, 1, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, 1, 24, 16, 1, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, 1, 16, 0, 1, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, 1, 16, 24, 1, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, 1, 16, 16, 0, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, 1, 16, 16, -1, true}), std::invalid_argument);
-  CHECK_THROWS(make({-1, -1, 16, 16, 1, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, -1, -16, 16, 1, true}), std::invalid_argument);
-  CHECK_THROWS(make({1, 1, 16, 16, int64_t{1} << 54, true}), std::invalid_argument);
-  CHECK_THROWS(make({int64_t{1} << 54, 1, 16, 16, 1, true}), std::invalid_argument);
+    CHECK(!keeps_denormals());
+    Team team(3);
+    std::atomic<int> kept = 0;
+    team.run([&](int) { kept += keeps_denormals() ? 1 : 0; });
+    CHECK(kept == 3);
+    CHECK(!keeps_denormals());
+  }
+  CHECK(keeps_denormals());
 }
 
 double sincos_error(double x) {
@@ -217,9 +181,7 @@ int main() {
   every_job_runs_on_every_thread();
   work_is_shared_and_finished_before_any_thread_goes_on();
   an_idle_team_ends();
-  kv_cells_cover_a_block_without_overlap();
-  kv_blocks_are_copied_whole_and_alone();
-  kv_shapes_that_cannot_be_are_refused();
+  work_keeps_denormals_on_every_thread_and_leaves_the_mode_of_the_caller();
   angles_are_those_of_the_c_library();
   heads_rotate_in_the_order_of_their_kind();
   return test::tally.finish();

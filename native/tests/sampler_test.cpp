@@ -5,14 +5,17 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <new>
 #include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/exp.h"
+#include "sampling/log.h"
 #include "sampling/philox.h"
 #include "tests/check.h"
 
@@ -184,6 +187,8 @@ void plain_greedy_is_temperature_zero_and_nothing_else() {
   CHECK(!is_plain([](SamplingParams& p) { p.frequency_penalty = -0.1f; }));
   CHECK(!is_plain([](SamplingParams& p) { p.presence_penalty = 0.1f; }));
   CHECK(!is_plain([](SamplingParams& p) { p.logit_bias = {{7, 0.0f}}; }));
+  CHECK(!is_plain([](SamplingParams& p) { p.top_logprobs = 0; }));
+  CHECK(!Sampler({}, {}, 8, std::make_shared<MaskSlot>(8)).plain_greedy());
 }
 
 void bias_bans_adds_and_comes_first() {
@@ -361,6 +366,166 @@ void a_banned_token_is_never_drawn() {
   }
 }
 
+std::shared_ptr<MaskSlot> slot_allowing(int32_t vocab_size, const std::vector<int32_t>& tokens) {
+  auto slot = std::make_shared<MaskSlot>(vocab_size);
+  slot->begin();
+  for (const int32_t token : tokens) {
+    slot->words()[static_cast<size_t>(token) / 32] |= 1U << (static_cast<uint32_t>(token) % 32);
+  }
+  slot->publish();
+  return slot;
+}
+
+void a_mask_comes_before_everything_else() {
+  for (const float temperature : {0.0f, 1.0f}) {
+    SamplingParams params = with_temperature(temperature);
+    const Logits logits = {9.0f, 1.0f, 8.0f, 2.0f};
+    CHECK(Sampler(params, {}, 4, slot_allowing(4, {1})).sample(logits) == 1);
+    params.logit_bias = {{0, 100.0f}, {1, 100.0f}};
+    params.frequency_penalty = -2.0f;
+    params.top_k = 1;
+    CHECK(Sampler(params, {}, 4, slot_allowing(4, {2, 3})).sample(logits) == 2);
+    // Bits past the vocabulary mean nothing, and a mask that allows nothing gives nothing.
+    const auto tail = slot_allowing(4, {});
+    tail->words()[0] = 0xFFFFFFF0;
+    CHECK(Sampler(params, {}, 4, tail).sample(logits) == -1);
+  }
+}
+
+void a_mask_wins_over_a_ban() {
+  SamplingParams params;
+  params.logit_bias = {{1, -100.0f}, {2, -100.0f}};
+  const Logits logits = {9.0f, 1.0f, 8.0f, 2.0f};
+  CHECK(Sampler(params, {}, 4, slot_allowing(4, {1, 2, 3})).sample(logits) == 3);
+  CHECK(Sampler(params, {}, 4, slot_allowing(4, {1, 2})).sample(logits) == 2);
+  CHECK(Sampler(params, {}, 4, slot_allowing(4, {})).sample(logits) == -1);
+}
+
+void a_mask_equals_a_ban_of_the_other_tokens() {
+  Source source(21);
+  for (int round = 0; round < 200; ++round) {
+    const size_t n = source.pick({size_t{1}, size_t{31}, size_t{32}, size_t{33}, size_t{64}, size_t{1000}});
+    const Logits logits = source.logits(n);
+    const uint64_t seed = source.bits();
+    SamplingParams params = with_temperature(source.pick({0.0f, 0.7f, 2.0f}), seed);
+    params.top_p = source.pick({1.0f, 0.8f});
+    params.repetition_penalty = source.pick({1.0f, 1.5f});
+    std::vector<int32_t> allowed = {static_cast<int32_t>(source.below(n))};
+    SamplingParams banning = params;
+    for (int32_t token = 0; token < static_cast<int32_t>(n); ++token) {
+      if (token == allowed[0]) continue;
+      if (source.below(2) == 0) {
+        allowed.push_back(token);
+      } else {
+        banning.logit_bias.emplace_back(token, -100.0f);
+      }
+    }
+    const auto size = static_cast<int32_t>(n);
+    CHECK(Sampler(params, allowed, size, slot_allowing(size, allowed)).sample(logits) ==
+          Sampler(banning, allowed, size).sample(logits));
+  }
+}
+
+void a_mask_serves_one_token() {
+  const auto slot = slot_allowing(4, {1});
+  Sampler sampler({}, {}, 4, slot);
+  const Logits logits = {9.0f, 1.0f, 8.0f, 2.0f};
+  CHECK(sampler.sample(logits) == 1);
+  CHECK(sampler.sample(logits) == 1);
+  sampler.observe(1);
+  CHECK(slot->state() == MaskSlot::State::Empty);
+  CHECK(sampler.sample(logits) == -1);
+  slot->begin();
+  CHECK_THROWS(slot->begin(), std::logic_error);
+  slot->fail();
+  CHECK(sampler.sample(logits) == -1);
+  slot->publish();  // too late
+  CHECK(slot->state() == MaskSlot::State::Failed);
+  slot->begin();
+  slot->publish();
+  CHECK(sampler.sample(logits) == 1);
+}
+
+void a_sampler_waits_for_its_mask() {
+  const Logits logits = {9.0f, 1.0f, 8.0f, 2.0f};
+  for (int round = 0; round < 200; ++round) {
+    const auto slot = std::make_shared<MaskSlot>(4);
+    Sampler sampler({}, {}, 4, slot);
+    slot->begin();
+    const bool fails = round % 4 == 3;
+    std::thread writer([&] {
+      slot->words()[0] = 2;
+      fails ? slot->fail() : slot->publish();
+    });
+    CHECK(sampler.sample(logits) == (fails ? -1 : 1));
+    writer.join();
+  }
+}
+
+void log_is_the_logarithm() {
+  CHECK(log_f64(1.0) == 0.0);
+  Source source(31);
+  double worst = 0.0;
+  for (int i = 0; i < 20000; ++i) {
+    const double x = std::ldexp(1.0 + static_cast<double>(source.bits() >> 12) * 0x1p-52,
+                                static_cast<int>(source.below(120)) - 60);
+    const double exact = std::log(x);
+    worst = std::max(worst, std::abs(log_f64(x) - exact) / std::max(std::abs(exact), 1e-3));
+  }
+  CHECK(worst < 1e-13);
+}
+
+void logprobs_are_the_log_softmax_of_the_raw_logits() {
+  Source source(32);
+  for (int round = 0; round < 50; ++round) {
+    const size_t n = source.pick({size_t{1}, size_t{2}, size_t{65}, size_t{5000}, size_t{151936}});
+    const Logits logits = source.logits(n);
+    double total = 0.0;
+    for (const float logit : logits) total += std::exp(static_cast<double>(logit));
+    const auto exact = [&](int32_t token) {
+      return static_cast<double>(logits[static_cast<size_t>(token)]) - std::log(total);
+    };
+    const uint64_t seed = source.bits();
+    SamplingParams params = with_temperature(source.pick({0.0f, 1.3f}), seed);
+    params.top_logprobs = source.pick({0, 1, 5, 20});
+    params.top_k = 3;
+    params.presence_penalty = 1.0f;
+    Sampler sampler(params, {}, static_cast<int32_t>(n));
+    const int32_t token = sampler.sample(logits);
+    const TokenLogprobs& found = sampler.logprobs();
+    CHECK(std::abs(found.chosen - exact(token)) < 1e-6 && found.chosen <= 0.0);
+    CHECK(found.top.size() == std::min(static_cast<size_t>(params.top_logprobs), n));
+    for (size_t rank = 0; rank < found.top.size(); ++rank) {
+      const auto& [id, logprob] = found.top[rank];
+      CHECK(std::abs(logprob - exact(id)) < 1e-6);
+      if (id == token) CHECK(logprob == found.chosen);
+      if (rank == 0) CHECK(id == greedy(logits));
+      if (rank > 0) CHECK(logprob <= found.top[rank - 1].second);
+      if (rank > 0 && logprob == found.top[rank - 1].second) CHECK(id > found.top[rank - 1].first);
+    }
+  }
+}
+
+// Fixed bits: whatever the compiler and the instruction set.
+void logprobs_equal_the_stored_ones() {
+  SamplingParams params;
+  params.top_logprobs = 2;
+  Sampler sampler(params, {}, 1000);
+  sampler.sample(Source(33).logits(1000));
+  const TokenLogprobs& found = sampler.logprobs();
+  CHECK(found.chosen == -0x1.9589d2f8089d3p+0);
+  CHECK(found.top[1] == std::pair<int32_t, double>(36, -0x1.f589d2f8089d3p+0));
+}
+
+void impossible_tokens_have_no_probability() {
+  SamplingParams params;
+  params.top_logprobs = 3;
+  Sampler sampler(params, {}, 3);
+  CHECK(sampler.sample(Logits{-kInfinity, 2.0f, -kInfinity}) == 1);
+  CHECK(sampler.logprobs().chosen == 0.0);
+  CHECK(sampler.logprobs().top.size() == 1);
+}
+
 void a_warm_sampler_allocates_nothing() {
   Source source(15);
   const Logits logits = source.logits(20000);
@@ -369,16 +534,19 @@ void a_warm_sampler_allocates_nothing() {
     params.top_p = top_p;
     params.repetition_penalty = 1.1f;
     params.logit_bias = {{5, 1.0f}};
-    Sampler sampler(params, {}, 20000);
-    for (int step = 0; step < 50; ++step) {
-      sampler.observe(step % 16);
-      sampler.sample(logits);
-    }
+    params.top_logprobs = 5;
+    const auto slot = std::make_shared<MaskSlot>(20000);
+    std::ranges::fill(slot->words(), ~0U);
+    Sampler sampler(params, {}, 20000, slot);
+    const auto step = [&](int number) {
+      sampler.observe(number % 16);
+      slot->begin();
+      slot->publish();
+      CHECK(sampler.sample(logits) >= 0);
+    };
+    for (int number = 0; number < 50; ++number) step(number);
     const int64_t before = allocations;
-    for (int step = 0; step < 20; ++step) {
-      sampler.observe(step % 16);
-      sampler.sample(logits);
-    }
+    for (int number = 0; number < 20; ++number) step(number);
     CHECK(allocations == before);
   }
 }
@@ -391,6 +559,11 @@ void wrong_arguments_throw() {
   CHECK_THROWS(Sampler(params, {}, 1 << 20), std::invalid_argument);
   params.logit_bias = {{8, 1.0f}};
   CHECK_THROWS(Sampler(params, {}, 8), std::invalid_argument);
+  params = {};
+  params.top_logprobs = kMostTopLogprobs + 1;
+  CHECK_THROWS(Sampler(params, {}, 8), std::invalid_argument);
+  CHECK_THROWS(Sampler({}, {}, 8, std::make_shared<MaskSlot>(9)), std::invalid_argument);
+  CHECK_THROWS(MaskSlot(0), std::invalid_argument);
   Sampler sampler({}, {}, 8);
   CHECK_THROWS(sampler.observe(8), std::invalid_argument);
   CHECK_THROWS(sampler.observe(-1), std::invalid_argument);
@@ -415,6 +588,15 @@ int main() {
   adjusted_logits_are_what_is_drawn_from();
   draws_follow_the_probabilities();
   a_banned_token_is_never_drawn();
+  a_mask_comes_before_everything_else();
+  a_mask_wins_over_a_ban();
+  a_mask_equals_a_ban_of_the_other_tokens();
+  a_mask_serves_one_token();
+  a_sampler_waits_for_its_mask();
+  log_is_the_logarithm();
+  logprobs_are_the_log_softmax_of_the_raw_logits();
+  logprobs_equal_the_stored_ones();
+  impossible_tokens_have_no_probability();
   a_warm_sampler_allocates_nothing();
   wrong_arguments_throw();
   return test::tally.finish();

@@ -14,9 +14,10 @@ struct TinyModel {
                            kLayers = 2;
   static constexpr int64_t kBlockTokens = 32, kBlocks = 24, kWindow = 40;
 
-  TinyModel(const KernelTable& kernels, int threads, bool half, Quantisation quantisation = Quantisation::Q8)
+  TinyModel(const KernelTable& kernels, int threads, KvType type,
+            Quantisation quantisation = Quantisation::Q8)
       : team(std::make_shared<Team>(threads)),
-        kv(std::make_shared<KvStore>(KvShape{kLayers, kKvHeads, kHeadDim, kBlockTokens, kBlocks, half})),
+        kv(std::make_shared<KvStore>(KvShape{kLayers, kKvHeads, kHeadDim, kBlockTokens, kBlocks, type})),
         executor(team, kernels, kv, quantisation),
         random(77) {
     const auto buffer = [&](int64_t cols) { return executor.buffer(cols, RowSpace::Tokens); };

@@ -7,6 +7,7 @@ import pytest
 
 from ferrite.bench.rows import Lines
 from ferrite.gguf import GGUFError
+from ferrite.program.runner import KvDtype
 from ferrite.sampling import SamplingParams
 from tests.models.files import Parts
 from tests.models.support import Way, load, memory_bounded
@@ -47,9 +48,9 @@ def refusal(parts: Parts, path: Path) -> str:
     return message.removeprefix(f"{path}: ")
 
 
-def step(path: Path, tokens: list[int], *, provider: str = "auto") -> list[int]:
+def step(path: Path, tokens: list[int], *, provider: str = "auto", kv_dtype: KvDtype = "f16") -> list[int]:
     """Load and take one step, sampling greedily and by chance after the last token."""
-    runner = load(path, Way(sequences=2, provider=provider))
+    runner = load(path, Way(sequences=2, provider=provider, kv_dtype=kv_dtype))
     samplers = [runner.sampler(SamplingParams(temperature=temperature), [], 0) for temperature in (0.0, 1.0)]
     lines = Lines(2, -(-len(tokens) // runner.block_tokens))
     batch = lines.batch([(0, tokens), (1, tokens)], logits="last", samplers=samplers)

@@ -8,7 +8,7 @@ from pathlib import Path
 from ferrite.bench.evaluate import teacher_forced
 from ferrite.gguf import open_gguf
 from ferrite.models import trace_model
-from ferrite.program.runner import KvDtype, NativeRunner, RunnerConfig, load_runner
+from ferrite.program.runner import KvBackend, KvDtype, NativeRunner, RunnerConfig, load_runner
 from ferrite.program.step import Float32Array
 from tests.reference.tiny import vocabulary
 
@@ -22,6 +22,7 @@ class Way:
     chunk: int = 64
     block_tokens: int = 16
     kv_dtype: KvDtype = "f16"
+    kv_backend: KvBackend = "vec"
     sequences: int = 1
 
 
@@ -32,6 +33,7 @@ def load(path: Path, way: Way, *, context_length: int | None = None) -> NativeRu
             threads=way.threads,
             provider=way.provider,
             kv_dtype=way.kv_dtype,
+            kv_backend=way.kv_backend,
             block_tokens=way.block_tokens,
             context_length=context_length,
             sequences=way.sequences,

@@ -10,7 +10,7 @@ import pytest
 from ferrite import _native
 from tests.gguf.build import F32, STRING, U32
 from tests.models.files import Stored, take_apart
-from tests.models.quantised_reference import int8_reference_logits
+from tests.models.quantised_reference import int8_cache_logits, int8_reference_logits
 from tests.models.support import Way, load, logits, token_ids
 from tests.reference import reference_logits
 from tests.reference.tiny import Architecture, Quantisation, write_tiny_model
@@ -154,6 +154,22 @@ def test_half_precision_keys_and_values_change_little(tmp_path: Path, architectu
     assert 0 < rms(half - exact) < 2.0**-10 * rms(exact) * layers(architecture)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("n_positions", [24, 300])
+def test_int8_keys_and_values_give_the_reference_that_rounds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: Architecture, n_positions: int
+) -> None:
+    """Near all of what rounding does is what the format says; a border of two levels may fall either way."""
+    path = tmp_path / "tiny.gguf"
+    write_tiny_model(path, architecture, n_layers=1, context_length=300)
+    ids = token_ids(n_positions)
+    expected = int8_cache_logits(path, ids, monkeypatch)
+    found = logits(path, ids, Way(kv_dtype="q8_0"))
+    worst_of_row = np.abs(found - expected).max(axis=1)
+    assert np.median(worst_of_row[:24]) <= rounding_bound(expected, n_layers=1)
+    assert rms(found - expected) < 0.1 * rms(expected - reference_logits(path, ids))
+
+
 def test_qwen2_adds_the_biases_of_q_k_and_v(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     write_tiny_model(path, "qwen2")
@@ -235,7 +251,7 @@ def test_no_bit_depends_on_how_a_model_is_run(
         np.testing.assert_array_equal(logits(path, ids, way), expected, err_msg=str(way))
 
 
-@pytest.mark.parametrize("kv_dtype", ["f16", "f32"])
+@pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8_0"])
 def test_no_bit_depends_on_how_a_long_context_is_run(tmp_path: Path, kv_dtype: Any) -> None:
     path = tmp_path / "tiny.gguf"
     write_tiny_model(path, "gemma3", quantisation="Q4_0", n_layers=6, context_length=600, sliding_window=300)
@@ -244,6 +260,7 @@ def test_no_bit_depends_on_how_a_long_context_is_run(tmp_path: Path, kv_dtype: A
     for way in (
         Way(threads=3, chunk=263, kv_dtype=kv_dtype),
         Way(threads=2, chunk=1, kv_dtype=kv_dtype),
+        Way(chunk=100, block_tokens=48, kv_dtype=kv_dtype, kv_backend="locus"),
         Way(provider="portable", threads=2, chunk=128, block_tokens=64, kv_dtype=kv_dtype),
     ):
         np.testing.assert_array_equal(logits(path, ids, way), expected, err_msg=str(way))

@@ -4,11 +4,12 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from ferrite.program.runner import NativeRunner
+from ferrite.program.runner import KvBackend, KvDtype, NativeRunner
 from ferrite.program.step import Float32Array, StepBatch
 from ferrite.sampling import SamplingParams
 from tests.models.support import Way, load, logits, token_ids
@@ -44,15 +45,18 @@ def rows(
 
 
 @pytest.mark.parametrize("block_tokens", [16, 32, 64])
-def test_a_copied_block_continues_either_way_like_a_fresh_computation(path: Path, block_tokens: int) -> None:
+@pytest.mark.parametrize("kv_dtype", get_args(KvDtype))
+def test_a_copied_block_continues_either_way_like_a_fresh_computation(
+    path: Path, block_tokens: int, kv_dtype: KvDtype
+) -> None:
     shared = block_tokens + 5
     prefix, one, other = token_ids(shared), [3, 1, 4, 1, 5], [2, 7, 1, 8, 2]
-    runner = load(path, Way(block_tokens=block_tokens, sequences=4))
+    runner = load(path, Way(block_tokens=block_tokens, kv_dtype=kv_dtype, sequences=4))
     runner.logits(rows((prefix, 0, [0, 1])))
     runner.copy_block(1, 5)
     first = runner.logits(rows((one, shared, [0, 1])))
     second = runner.logits(rows((other, shared, [0, 5])))
-    way = Way(block_tokens=block_tokens)
+    way = Way(block_tokens=block_tokens, kv_dtype=kv_dtype)
     np.testing.assert_array_equal(first, logits(path, prefix + one, way)[shared:])
     np.testing.assert_array_equal(second, logits(path, prefix + other, way)[shared:])
 
@@ -71,6 +75,22 @@ def test_where_a_block_lies_changes_nothing(path: Path) -> None:
     runner = load(path, Way(sequences=1))
     table = [19, 0, 7, 2, 11]
     np.testing.assert_array_equal(runner.logits(rows((ids, 0, table))), logits(path, ids, Way(chunk=70)))
+
+
+@pytest.mark.parametrize("kv_backend", get_args(KvBackend))
+@pytest.mark.parametrize("kv_dtype", get_args(KvDtype))
+def test_returned_blocks_serve_the_next_sequence(
+    path: Path, kv_backend: KvBackend, kv_dtype: KvDtype
+) -> None:
+    """Beside a sequence that keeps its blocks, in blocks that were given back after a longer one."""
+    ids, kept, other = token_ids(70), token_ids(40)[::-1], token_ids(45)[::-1]
+    way = Way(kv_backend=kv_backend, kv_dtype=kv_dtype, sequences=2)
+    runner = load(path, way)
+    runner.logits(rows((ids, 0, [6, 5, 4, 3, 2]), (kept[:20], 0, [0, 1, 9])))
+    runner.return_blocks([3, 6, 2, 4, 5])
+    both = runner.logits(rows((other, 0, [4, 2, 6]), (kept[20:], 20, [0, 1, 9])))
+    np.testing.assert_array_equal(both[:45], logits(path, other, way))
+    np.testing.assert_array_equal(both[45:], logits(path, kept, way)[20:])
 
 
 def test_positions_may_be_written_again(path: Path) -> None:

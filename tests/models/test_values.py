@@ -30,6 +30,8 @@ def test_a_weight_that_is_not_finite_samples_nothing(parts: Parts, tmp_path: Pat
         path = changed.write(tmp_path / "m.gguf")
         for provider in _native.providers():
             assert step(path, [7, 8, 9], provider=provider) == [-1, -1], (name, provider)
+        if name.endswith(("attn_k.weight", "attn_v.weight")):
+            assert step(path, [7, 8, 9], kv_dtype="q8_0") == [-1, -1], name
 
 
 @every_architecture

@@ -26,7 +26,13 @@ class Model:
     def __init__(self, layers: int = 1) -> None:
         self.team = _native.Team(1)
         self.kv = _native.KvStore(
-            layers=1, kv_heads=2, head_dim=HEAD_DIM, block_tokens=BLOCK_TOKENS, blocks=BLOCKS, half=True
+            layers=1,
+            kv_heads=2,
+            head_dim=HEAD_DIM,
+            block_tokens=BLOCK_TOKENS,
+            blocks=BLOCKS,
+            dtype="f16",
+            backend="vec",
         )
         self.executor = executor = _native.Executor(self.team, "auto", self.kv)
         self.ones = np.ones(HIDDEN, np.float32)
@@ -227,7 +233,11 @@ def test_arguments_out_of_range_are_value_errors() -> None:
         model.executor.gate("relu", model.x, model.h)
     with pytest.raises(ValueError, match="pieces"):
         model.executor.linear(model.h, [model.matrix], [], [], accumulate=False)
-    with pytest.raises(ValueError, match="KV store"):
-        _native.KvStore(layers=1, kv_heads=1, head_dim=24, block_tokens=16, blocks=1, half=True)
+    shape = {"layers": 1, "kv_heads": 1, "head_dim": 16, "block_tokens": 16, "dtype": "f16", "backend": "vec"}
+    for change in ({"head_dim": 24}, {"dtype": "q4_0"}, {"backend": "malloc"}, {"dtype": "q8_0"}):
+        with pytest.raises(ValueError, match="KV store"):
+            _native.KvStore(**shape | change, blocks=1)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="KV store"):
+            _native.kv_block_bytes(**shape | change)  # type: ignore[arg-type]
     with pytest.raises(IndexError):
         model.kv.copy_block(0, BLOCKS)

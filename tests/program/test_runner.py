@@ -1,5 +1,6 @@
 """The native runner: its protocol, bad settings, bad batches that cost nobody else, and its samplers."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -51,9 +52,14 @@ def batch(runner: Runner, params: SamplingParams | None = None) -> StepBatch:
     )
 
 
+POSITION_BYTES = {"f16": 2 * 2 * 128 * 2, "f32": 2 * 2 * 128 * 4, "q8_0": 2 * 2 * 128 * 17 // 16}
+"""Two layers, K and V, two heads of 64; int8 has two bytes more for each 32."""
+
+
 def test_a_runner_says_what_it_is(path: Path, runner: Runner) -> None:
     assert (runner.vocab_size, runner.context_length, runner.block_tokens) == (271, 100, 16)
     assert runner.n_blocks == 2 * 7
+    assert runner.block_bytes == 16 * POSITION_BYTES["f16"]
 
 
 def test_its_memory_and_work_are_those_of_the_program(path: Path) -> None:
@@ -61,9 +67,38 @@ def test_its_memory_and_work_are_those_of_the_program(path: Path) -> None:
     assert runner.n_blocks == 9
     positions, kv_heads, head_size, n_layers = 9 * 32, 2, 64, 2
     assert runner.kv_bytes == positions * n_layers * 2 * kv_heads * head_size * 4
+    assert runner.session_bytes * 3 == runner.kv_bytes == runner.block_bytes * 9
     rows = 271 + 2 * (256 + 2 * 128 + 2 * 512)
     assert runner.multiply_adds == 256 * rows + 2 * (256 * 256 + 512 * 256)
     assert runner.step_bytes < runner.weight_bytes
+
+
+BLOCK_COUNTS: dict[str, tuple[dict[str, Any], int]] = {
+    "whole context": ({}, 7),
+    "a session's capacity": ({"session_positions": 33}, 3),
+    "capacity above the context": ({"session_positions": 2**62}, 7),
+    "capacity of several": ({"session_positions": 33, "sequences": 4, "block_tokens": 32}, 8),
+    "spare bytes below a block": ({"spare_bytes": 16383}, 7),
+    "spare bytes of a block": ({"spare_bytes": 16384}, 8),
+    "spare bytes beside sequences": ({"spare_bytes": 3 * 32768, "sequences": 2, "kv_dtype": "f32"}, 17),
+}
+
+
+@pytest.mark.parametrize("case", BLOCK_COUNTS)
+def test_the_store_holds_every_session_at_its_capacity_and_what_is_spared(path: Path, case: str) -> None:
+    settings, expected = BLOCK_COUNTS[case]
+    runner = runner_of(path, **settings)
+    assert runner.n_blocks == expected
+    assert runner.context_length == 100
+
+
+@pytest.mark.parametrize("kv_dtype", POSITION_BYTES)
+def test_locus_blocks_are_whole_pages(path: Path, kv_dtype: str) -> None:
+    vec, locus = (runner_of(path, kv_dtype=kv_dtype, kv_backend=backend) for backend in ("vec", "locus"))
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert vec.block_bytes == 16 * POSITION_BYTES[kv_dtype]
+    assert locus.block_bytes == -(-vec.block_bytes // page) * page
+    assert locus.n_blocks == vec.n_blocks
 
 
 @pytest.mark.parametrize("provider", ["auto", *_native.providers()])
@@ -74,13 +109,21 @@ def test_a_provider_is_chosen_by_name(path: Path, provider: str) -> None:
 
 BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "provider": ({"provider": "riscv"}, "kernel provider 'riscv' does not run on this machine"),
-    "block of 0": ({"block_tokens": 0}, "block_tokens is 0, expected at least 1"),
-    "block of 24": ({"block_tokens": 24}, "multiples of 16"),
+    "block of 0": ({"block_tokens": 0}, "block_tokens is 0, expected a multiple of 16"),
+    "block of 24": ({"block_tokens": 24}, "block_tokens is 24, expected a multiple of 16"),
     "context of 0": ({"context_length": 0}, "context_length is 0, expected at least 1"),
     "negative context": ({"context_length": -5}, "context_length is -5, expected at least 1"),
     "no sequences": ({"sequences": 0}, "sequences is 0, expected at least 1"),
     "endless context": ({"context_length": 2**60}, f"1 sequences of {2**60} positions"),
-    "endless block": ({"block_tokens": 2**60}, "positions would take"),
+    "endless block": ({"block_tokens": 2**60}, f"block_tokens is {2**60}, expected a multiple of 16"),
+    "session of 0": ({"session_positions": 0}, "session_positions is 0, expected at least 1"),
+    "negative spare": ({"spare_bytes": -1}, "spare_bytes is -1, expected at least 0"),
+    "endless spare": (
+        {"spare_bytes": 2**60},
+        "lower the context length, the number of sequences or the spare",
+    ),
+    "unknown type": ({"kv_dtype": "q4_0"}, "unknown type 'q4_0'"),
+    "unknown backend": ({"kv_backend": "malloc"}, "unknown backend 'malloc'"),
 }
 
 
@@ -91,6 +134,16 @@ def test_a_setting_that_cannot_be_is_named_in_one_line(path: Path, case: str) ->
         runner_of(path, **settings)
     assert expected in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_int8_keys_need_heads_of_whole_groups(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_tiny_model(path, "llama", head_size=48)
+    with pytest.raises(RunnerConfigError) as caught:
+        runner_of(path, kv_dtype="q8_0")
+    assert str(caught.value) == (
+        "kv_dtype q8_0 needs a head size that is a multiple of 32, and this model's is 48"
+    )
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1025])
@@ -152,6 +205,28 @@ def test_only_blocks_of_the_store_are_copied(runner: NativeRunner) -> None:
     for source, target in ((0, 14), (14, 0), (-1, 0), (0, -1)):
         with pytest.raises(IndexError, match="KV block out of range"):
             runner.copy_block(source, target)
+
+
+@pytest.mark.parametrize("kv_backend", ["vec", "locus"])
+def test_only_blocks_of_the_store_are_returned(path: Path, kv_backend: str) -> None:
+    runner = runner_of(path, kv_backend=kv_backend)
+    expected = runner.step(batch(runner)).tolist()
+    runner.return_blocks([])
+    runner.return_blocks((0, 1, 2))
+    for blocks in ([7], [0, -1]):
+        with pytest.raises(IndexError, match="KV block out of range"):
+            runner.return_blocks(blocks)
+    runner.return_blocks([3])
+    assert runner.step(batch(runner)).tolist() == expected
+
+
+def test_a_row_serves_several_samplers(runner: NativeRunner) -> None:
+    """As when several requests with one prompt take their first token: each as if it were alone."""
+    wanted = [replace(RANDOM, seed=1), replace(RANDOM, seed=2), SamplingParams(), replace(RANDOM, seed=1)]
+    samplers = [runner.sampler(params, [5, 6, 7], seed=0) for params in wanted]
+    together = runner.step(replace(batch(runner), sample_rows=ints(2, 2, 2, 2), samplers=samplers)).tolist()
+    assert together == [int(runner.step(batch(runner, params))[0]) for params in wanted]
+    assert together[0] == together[3]
 
 
 def draws(runner: NativeRunner, params: SamplingParams, *, seed: int, count: int = 24) -> list[int]:

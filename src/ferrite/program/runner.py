@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal, TypeAlias, assert_never, cast
 
 import numpy as np
@@ -30,11 +29,13 @@ from ferrite.program.step import Float32Array, Int32Array, Sampler, StepBatch, S
 from ferrite.program.weights import LoadedWeights, load_weights, multiplied_names
 from ferrite.sampling import SamplingParams
 
-KvDtype: TypeAlias = Literal["f16", "f32"]
+KvDtype: TypeAlias = Literal["f16", "f32", "q8_0"]
+"""``q8_0`` is int8 with one float16 scale for 32 values: 17/32 of the memory of ``f16``."""
+KvBackend: TypeAlias = Literal["vec", "locus"]
+"""``vec`` keeps the memory of free blocks for the next sequence; ``locus`` gives it back to the system."""
 
-_KV_BYTES: Mapping[KvDtype, int] = MappingProxyType({"f16": 2, "f32": 4})
-
-
+MOST_BLOCK_TOKENS = 1 << 16
+"""Positions of one block: more would hand out memory in pieces that no sequence fills."""
 MOST_BLOCKS = 1 << 22
 """KV blocks of one store, 67 million positions in blocks of 16: whoever hands them out lists them all."""
 MOST_KV_BYTES = 1 << 45
@@ -55,11 +56,16 @@ class RunnerConfig:
     residual_activations: bool = False
     """int8 activations with a second int8 term for what rounding left: nearer to float32, twice the work"""
     kv_dtype: KvDtype = "f16"
+    kv_backend: KvBackend = "vec"
     block_tokens: int = 16
     context_length: int | None = None
     """positions a sequence may have; the model's own when None"""
     sequences: int = 1
-    """sequences of full length that the KV store has blocks for"""
+    """sequences of full capacity that the KV store has blocks for"""
+    session_positions: int | None = None
+    """positions of one sequence that the KV store has blocks for; the context length when None or above it"""
+    spare_bytes: int = 0
+    """bytes of more blocks, for prefix snapshots"""
 
 
 class NativeRunner:
@@ -72,7 +78,10 @@ class NativeRunner:
             program.context_length if config.context_length is None else config.context_length
         )
         self._block_tokens = config.block_tokens
-        self._n_blocks = _count_blocks(program, config, self._context_length)
+        self._block_bytes = _block_bytes(program, config)
+        capacity = _capacity(config, self._context_length)
+        self._session_blocks = -(-capacity // config.block_tokens)
+        self._n_blocks = _count_blocks(config, capacity, self._block_bytes)
         try:
             self._kv = _native.KvStore(
                 layers=program.n_layers,
@@ -80,7 +89,8 @@ class NativeRunner:
                 head_dim=program.heads.head_dim,
                 block_tokens=config.block_tokens,
                 blocks=self._n_blocks,
-                half=config.kv_dtype == "f16",
+                dtype=config.kv_dtype,
+                backend=config.kv_backend,
             )
             self._weights = weights
             self._executor = compile_program(program, weights, config, self._kv)
@@ -118,9 +128,19 @@ class NativeRunner:
         return self._n_blocks
 
     @property
+    def block_bytes(self) -> int:
+        """Bytes of KV memory of one block."""
+        return self._block_bytes
+
+    @property
+    def session_bytes(self) -> int:
+        """Most KV memory that one sequence can take."""
+        return self._session_blocks * self._block_bytes
+
+    @property
     def kv_bytes(self) -> int:
-        """Most memory the KV store can take."""
-        return self._kv.block_bytes * self._n_blocks
+        """Most memory that the KV store can take: every sequence at its capacity, and the spare blocks."""
+        return self._n_blocks * self._block_bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -182,25 +202,57 @@ class NativeRunner:
         """Copy one KV block (copy-on-write)."""
         self._kv.copy_block(source, target)
 
+    def return_blocks(self, blocks: Sequence[int]) -> None:
+        """Take note that ``blocks`` are free; with ``locus`` their pages go back to the system."""
+        self._kv.return_blocks(np.asarray(blocks, np.int32))
 
-def _count_blocks(program: Program, config: RunnerConfig, context_length: int) -> int:
-    """Return the blocks that ``sequences`` of full length need, held against what a process can address."""
-    for name, value in (
-        ("context_length", context_length),
-        ("sequences", config.sequences),
-        ("block_tokens", config.block_tokens),
-    ):
+
+def _block_bytes(program: Program, config: RunnerConfig) -> int:
+    """Return the memory of one KV block, held against what blocks can be."""
+    tokens = config.block_tokens
+    if not 1 <= tokens <= MOST_BLOCK_TOKENS or tokens % 16 != 0:
+        raise RunnerConfigError(
+            f"block_tokens is {tokens}, expected a multiple of 16 between 16 and {MOST_BLOCK_TOKENS}"
+        )
+    heads = program.heads
+    if config.kv_dtype == "q8_0" and heads.head_dim % 32 != 0:
+        raise RunnerConfigError(
+            f"kv_dtype q8_0 needs a head size that is a multiple of 32, and this model's is {heads.head_dim}"
+        )
+    try:
+        return _native.kv_block_bytes(
+            layers=program.n_layers,
+            kv_heads=heads.n_kv_heads,
+            head_dim=heads.head_dim,
+            block_tokens=tokens,
+            dtype=config.kv_dtype,
+            backend=config.kv_backend,
+        )
+    except ValueError as error:
+        raise RunnerConfigError(str(error)) from error
+
+
+def _capacity(config: RunnerConfig, context_length: int) -> int:
+    """Return the positions of one sequence that the store has blocks for."""
+    capacity = context_length if config.session_positions is None else config.session_positions
+    for name, value in (("context_length", context_length), ("session_positions", capacity)):
         if value < 1:
             raise RunnerConfigError(f"{name} is {value}, expected at least 1")
-    blocks = -(-context_length // config.block_tokens) * config.sequences
-    heads = program.heads
-    position_bytes = 2 * program.n_layers * heads.n_kv_heads * heads.head_dim * _KV_BYTES[config.kv_dtype]
-    n_bytes = blocks * config.block_tokens * position_bytes
-    if blocks > MOST_BLOCKS or n_bytes > MOST_KV_BYTES:
+    return min(capacity, context_length)
+
+
+def _count_blocks(config: RunnerConfig, capacity: int, block_bytes: int) -> int:
+    """Return the blocks of all sequences and the spare ones, held against what a process can address."""
+    for name, value, least in (("sequences", config.sequences, 1), ("spare_bytes", config.spare_bytes, 0)):
+        if value < least:
+            raise RunnerConfigError(f"{name} is {value}, expected at least {least}")
+    spare = config.spare_bytes // block_bytes
+    blocks = -(-capacity // config.block_tokens) * config.sequences + spare
+    if blocks > MOST_BLOCKS or blocks * block_bytes > MOST_KV_BYTES:
         raise RunnerConfigError(
-            f"a KV cache for {config.sequences} sequences of {context_length} positions would take "
-            f"{n_bytes / (1 << 30):.0f} GiB in {blocks} blocks; lower the context length or the number of "
-            f"sequences"
+            f"a KV cache for {config.sequences} sequences of {capacity} positions and {spare} spare blocks "
+            f"would take {blocks * block_bytes / (1 << 30):.0f} GiB in {blocks} blocks; lower the context "
+            f"length, the number of sequences or the spare bytes"
         )
     return blocks
 

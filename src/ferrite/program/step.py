@@ -34,7 +34,7 @@ class StepBatch:
     block_tables: Sequence[Sequence[int] | Int32Array]
     """[s] KV block ids that cover each sequence up to and including its last row here"""
     sample_rows: Int32Array
-    """[m] rows whose logits are wanted"""
+    """[m] rows whose logits are wanted, in any order; a row may stand in it for several samplers"""
     samplers: Sequence[Sampler]
     """[m] one sampler per sampled row"""
 
@@ -58,6 +58,10 @@ class Runner(Protocol):
     def n_blocks(self) -> int:
         """KV blocks in the store."""
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of KV memory of one block."""
+
     def sampler(self, params: SamplingParams, prompt_tokens: Sequence[int], seed: int) -> Sampler:
         """Create the sampling state of a new request; ``seed`` is used when ``params.seed`` is None."""
 
@@ -69,6 +73,9 @@ class Runner(Protocol):
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one KV block (copy-on-write)."""
+
+    def return_blocks(self, blocks: Sequence[int]) -> None:
+        """Take note that ``blocks`` are free: where the KV policy says so their memory goes back."""
 
 
 class StepError(RuntimeError):
