@@ -1,9 +1,12 @@
 """An engine driven by hand, and clients that read as much as they are allowed to."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, Self
 
 from ferrite.engine import (
     Delta,
+    Detokenizer,
     Engine,
     EngineBusy,
     EngineConfig,
@@ -14,6 +17,7 @@ from ferrite.engine import (
     GenerationRequest,
 )
 from ferrite.engine.events import Event
+from ferrite.program.step import Runner
 from tests.engine.fakes import ByteDetokenizer, FakeClock, FakeRunner
 
 
@@ -62,21 +66,34 @@ class Reader:
 class Bench:
     """An engine driven by hand."""
 
-    def __init__(self, runner: FakeRunner | None = None, **limits: int | float) -> None:
+    def __init__(
+        self,
+        runner: Runner | None = None,
+        *,
+        detokenizer: Callable[[], Detokenizer] = ByteDetokenizer,
+        **limits: Any,
+    ) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
-        self.runner = runner or FakeRunner()
-        self.engine = Engine(
-            self.runner,
-            ByteDetokenizer,
-            EngineConfig(**limits),  # type: ignore[arg-type]
-            clock=self.clock,
-        )
+        self._runner = runner or FakeRunner()
+        self.engine = Engine(self._runner, detokenizer, EngineConfig(**limits), clock=self.clock)
         self.readers: list[Reader] = []
 
-    def submit(self, asked: GenerationRequest, *, allowance: int = 10_000) -> Reader:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def runner(self) -> FakeRunner:
+        """The fake one, where the test did not bring another."""
+        assert isinstance(self._runner, FakeRunner)
+        return self._runner
+
+    def submit(self, asked: GenerationRequest, *, allowance: int = 10_000, continues: bool = False) -> Reader:
         async def inside() -> Reader:
-            return Reader(asked, self.engine.submit(asked))
+            return Reader(asked, self.engine.submit(asked, continues=continues))
 
         reader = self.loop.run_until_complete(inside())
         reader.allow(allowance)
@@ -104,8 +121,11 @@ class Bench:
         self.spin()
 
     def check_idle(self) -> None:
-        self.engine._pool.audit([])
-        assert self.engine._pool.n_free == self.runner.n_blocks
+        self.engine._batch.audit()
+        assert self.engine._batch.n_active == 0
+        cache = self.engine._batch._prefixes
+        cached = {block for blocks in cache.holders() for block in blocks} if cache else set()
+        assert self.engine._batch._pool.n_free == self._runner.n_blocks - len(cached)
         assert self.engine._admission.n_holding == 0
         assert self.engine._admission.n_waiting == 0
         assert self.engine._admission.reserved_blocks == 0

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ferrite.engine.admission import MAX_RETRY_AFTER_SECONDS, Admission
-from ferrite.engine.errors import EngineBusy, RequestTooLarge
+from ferrite.engine.admission import MAX_RETRY_AFTER_SECONDS, Admission, arrival_delay
+from ferrite.engine.errors import EngineBusy
 
 BLOCKS = 10
 
@@ -46,11 +46,64 @@ def test_line_is_bounded_and_expires_in_order() -> None:
     assert queue.grant(6.5) == ["c"]
 
 
-def test_more_than_the_store_is_refused_for_good() -> None:
-    queue = admission(wait_seconds=5.0)
-    with pytest.raises(RequestTooLarge, match="needs 11 KV blocks, the server has 10"):
-        queue.offer("a", BLOCKS + 1, 0.0)
-    assert queue.n_waiting == 0
+def test_room_is_what_the_smallest_request_would_find() -> None:
+    queue = admission(permits=2, wait_seconds=5.0, waiting_limit=1)
+    for item, blocks in [("a", 1), ("b", BLOCKS - 2)]:
+        queue.check_room()
+        queue.offer(item, blocks, 0.0)
+        queue.grant(0.0)
+    queue.check_room()
+    queue.offer("c", 1, 0.0)
+    with pytest.raises(EngineBusy, match="1 requests wait"):
+        queue.check_room()
+    queue.release("a", 1.0)
+    with pytest.raises(EngineBusy):
+        queue.check_room()
+    queue.grant(1.0)
+    queue.check_room()
+
+
+def test_without_waiting_time_there_is_room_only_for_who_can_start() -> None:
+    queue = admission()
+    queue.check_room()
+    queue.offer("a", 1, 0.0)
+    queue.grant(0.0)
+    with pytest.raises(EngineBusy):
+        queue.check_room()
+
+
+def test_continuing_items_go_first_in_order_and_are_never_refused_nor_late() -> None:
+    queue = admission(wait_seconds=5.0, waiting_limit=1)
+    queue.offer("a", 1, 0.0)
+    queue.grant(0.0)
+    queue.offer("new", 1, 0.0)
+    assert queue.offer("second prompt", 1, 0.0, continues=True) == float("inf")
+    queue.offer("third prompt", 1, 0.0, continues=True)
+    assert queue.expire(9.0) == ["new"]
+    for last, following in [("a", "second prompt"), ("second prompt", "third prompt")]:
+        queue.release(last, 9.0)
+        assert queue.grant(9.0) == [following]
+
+
+def test_continuing_item_waits_even_where_nobody_may() -> None:
+    queue = admission()
+    queue.offer("a", 1, 0.0)
+    queue.grant(0.0)
+    queue.offer("second prompt", 1, 0.0, continues=True)
+    with pytest.raises(EngineBusy):
+        queue.offer("b", 1, 0.0)
+    queue.release("a", 1.0)
+    assert queue.grant(1.0) == ["second prompt"]
+
+
+@pytest.mark.parametrize(
+    ("now", "free_permits", "delay"),
+    [(10.0, 1, 0.5), (10.375, 1, 0.125), (10.5, 1, 0.0), (11.0, 1, 0.0), (10.0, 0, 0.0)],
+)
+def test_arrivals_wait_for_each_other_while_there_are_permits(
+    now: float, free_permits: int, delay: float
+) -> None:
+    assert arrival_delay(now, 10.0, 0.5, free_permits=free_permits) == delay
 
 
 def test_large_request_is_not_overtaken() -> None:
@@ -103,13 +156,13 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.serial = 0
         self.line: list[tuple[int, int, float]] = []
+        self.ahead: set[int] = set()
         self.holding: dict[int, int] = {}
 
     def settle(self) -> None:
-        for item in self.queue.expire(self.now):
-            head, _, deadline = self.line.pop(0)
-            assert item == head
-            assert deadline <= self.now
+        late = [item for item, _, deadline in self.line if deadline <= self.now]
+        assert self.queue.expire(self.now) == late
+        self.line = [waiting for waiting in self.line if waiting[0] not in late]
         self.grant()
 
     def grant(self) -> None:
@@ -124,11 +177,23 @@ class AdmissionMachine(RuleBasedStateMachine):
         fits = len(self.holding) < self.permits and sum(self.holding.values()) + blocks <= BLOCKS
         must_wait = bool(self.line) or not fits
         if must_wait and (self.wait == 0 or len(self.line) >= self.limit):
+            if blocks == 1:
+                with pytest.raises(EngineBusy):
+                    self.queue.check_room()
             with pytest.raises(EngineBusy) as caught:
                 self.queue.offer(self.serial, blocks, self.now)
             assert 1 <= caught.value.retry_after_seconds <= MAX_RETRY_AFTER_SECONDS
             return
         self.line.append((self.serial, blocks, self.queue.offer(self.serial, blocks, self.now)))
+        self.grant()
+
+    @rule(blocks=st.integers(1, BLOCKS))
+    def offer_what_continues(self, blocks: int) -> None:
+        self.serial += 1
+        place = sum(item in self.ahead for item, _, _ in self.line)
+        self.ahead.add(self.serial)
+        deadline = self.queue.offer(self.serial, blocks, self.now, continues=True)
+        self.line.insert(place, (self.serial, blocks, deadline))
         self.grant()
 
     @precondition(lambda self: self.holding)
@@ -156,7 +221,9 @@ class AdmissionMachine(RuleBasedStateMachine):
     @invariant()
     def limits_hold(self) -> None:
         assert self.queue.n_holding == len(self.holding) <= self.permits
-        assert self.queue.n_waiting == len(self.line) <= self.limit
+        assert self.queue.free_permits == self.permits - len(self.holding)
+        assert self.queue.n_waiting == len(self.line)
+        assert sum(item not in self.ahead for item, _, _ in self.line) <= self.limit
         assert self.queue.reserved_blocks == sum(self.holding.values()) <= BLOCKS
 
     @invariant()

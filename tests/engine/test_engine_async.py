@@ -296,7 +296,7 @@ def test_death_of_the_engine_thread_fails_every_request() -> None:
 def test_leaked_block_makes_the_engine_unhealthy() -> None:
     async def test() -> None:
         async with running() as engine:
-            engine._pool.allocate(1)
+            engine._batch._pool.allocate(1)
             await collect(engine.submit(request(max_tokens=1)))
             assert engine._thread is not None
             await asyncio.to_thread(engine._thread.join)
@@ -320,6 +320,24 @@ def test_drain_lets_running_and_waiting_requests_end() -> None:
             await draining
             assert [len(ids(events)) for events in await answers] == [2, 2]
             await engine.drain(0)
+
+    run(test)
+
+
+def test_drain_takes_work_that_continues() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with running(FakeRunner(before_step=gate)) as engine:
+            first = asyncio.create_task(collect(engine.submit(request(max_tokens=1))))
+            draining = asyncio.create_task(engine.drain(PATIENCE_SECONDS))
+            await gate.entered()
+            second = engine.submit(request(max_tokens=2), continues=True)
+            gate.open(3)
+            assert len(ids(await collect(second))) == 2
+            await draining
+            assert len(ids(await first)) == 1
+        with pytest.raises(EngineStopped, match="stopping"):
+            engine.submit(request(), continues=True)
 
     run(test)
 
@@ -376,7 +394,9 @@ def test_requests_of_a_closed_loop_are_dropped() -> None:
         ("max_concurrent", {"max_concurrent": 0}),
         ("inference_wait_seconds", {"inference_wait_seconds": -1.0}),
         ("inference_wait_seconds", {"inference_wait_seconds": float("nan")}),
-        ("prefill_chunk", {"prefill_chunk": 3, "max_concurrent": 4}),
+        ("prefill_chunk", {"prefill_chunk": 0}),
+        ("session_positions", {"session_positions": 0}),
+        ("arrival_window_seconds", {"arrival_window_seconds": -0.001}),
         ("event_queue", {"event_queue": 0}),
         ("waiting_limit", {"waiting_limit": -1}),
     ],

@@ -1,61 +1,145 @@
-"""Every interleaving of clients, steps and time, on the engine without its thread."""
+"""Every interleaving of clients, steps, faults and time, on the engine without its thread."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ferrite.engine import EngineBusy, Finished, GenerationFailed, RequestTooLarge
-from ferrite.kv import blocks_for
+from ferrite.engine import EngineBusy, Finished, GenerationFailed, GenerationRequest, RequestTooLarge
+from ferrite.kv import PrefixLimits, blocks_for
 from ferrite.program.step import StepBatch, StepError
-from tests.engine.bench import Bench
-from tests.engine.fakes import FakeRunner, expected_completion, request
+from tests.engine.bench import Bench, Reader
+from tests.engine.fakes import FakeRunner, FakeSampler, expected_completion, next_token, request
 
-PROMPTS = st.lists(st.integers(0, 255), min_size=1, max_size=12).map(tuple)
+BLOCK_TOKENS = 4
+WAITING = 3
+# Few and alike, so that prompts are often equal or begin alike.
+PROMPTS = st.tuples(st.sampled_from([0, 3, 8, 9]), st.sampled_from([(), (7,), (7, 7, 5)])).map(
+    lambda parts: (1, *range(2, 2 + parts[0]), *parts[1])
+)
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Clients come, read, stall and leave, steps fail, time passes."""
+    """Clients come, read, stall and leave; steps, samplers and copies fail; time passes."""
 
     @initialize(
         permits=st.integers(1, 4),
         wait=st.sampled_from([0.0, 5.0, float("inf")]),
-        chunk=st.integers(4, 9),
+        chunk=st.integers(1, 9),
         queue=st.integers(1, 4),
-        blocks=st.integers(6, 16),
+        session=st.sampled_from([24, 32, None]),
+        spare=st.integers(0, 9),
+        entries=st.integers(0, 3),
     )
-    def build(self, permits: int, wait: float, chunk: int, queue: int, blocks: int) -> None:
-        self.bench = Bench(
-            FakeRunner(n_blocks=blocks),
-            max_concurrent=permits,
-            inference_wait_seconds=wait,
-            prefill_chunk=chunk,
-            event_queue=queue,
-            waiting_limit=3,
-        )
-        self.permits, self.queue, self.blocks = permits, queue, blocks
+    def build(
+        self,
+        permits: int,
+        wait: float,
+        chunk: int,
+        queue: int,
+        session: int | None,
+        spare: int,
+        entries: int,
+    ) -> None:
+        self.session_blocks = permits * blocks_for(session or 32, BLOCK_TOKENS)
+        runner = FakeRunner(n_blocks=self.session_blocks + spare, block_bytes=100, context_length=32)
+        limits: dict[str, Any] = {
+            "max_concurrent": permits,
+            "inference_wait_seconds": wait,
+            "prefill_chunk": chunk,
+            "event_queue": queue,
+            "waiting_limit": WAITING,
+            "session_positions": session,
+            # More than the spare blocks: the engine must not believe it.
+            "prefix_cache": PrefixLimits(entries, 10_000) if entries else None,
+        }
+        self.bench = Bench(runner, **limits)
+        self.runner = runner
+        self.permits, self.queue, self.session, self.spare = permits, queue, session, spare
         self.cancelled: set[int] = set()
-        self.fail_next = False
-        self.bench.runner.before_step = self.maybe_fail
+        self.continuing: set[int] = set()
+        self.failing: str | None = None
+        self.cancel_inside: Reader | None = None
+        self.most_blocks = self.prefill_chunks = self.prefill_rows = self.decode_steps = 0
+        runner.before_step = self.before_step
+        for name in ("sampler", "copy_block", "return_blocks"):
+            setattr(runner, name, partial(self.guard, name, getattr(runner, name)))
+        runner.sample = self.sample
 
-    def maybe_fail(self, batch: StepBatch) -> None:
-        if self.fail_next:
-            self.fail_next = False
-            raise StepError("planned")
+    def guard(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.maybe_fail(name)
+        return call(*arguments)
+
+    def maybe_fail(self, where: str) -> None:
+        if self.failing == where:
+            self.failing = None
+            raise MemoryError if where == "sampler" else StepError("planned")
+
+    def sample(self, history: tuple[int, ...]) -> int:
+        bad = {"logits": -1, "text": 999}.get(self.failing or "")
+        if bad is None:
+            return next_token(history)
+        self.failing = None
+        return bad
+
+    def before_step(self, batch: StepBatch) -> None:
+        """The time a step takes, what may go wrong in it, and what the counters must make of it."""
+        self.bench.clock.now += 0.01 + 0.001 * len(batch.token_ids)
+        tables = [sequence.table.blocks for sequence in self.bench.engine._batch._active]
+        self.most_blocks = max(self.most_blocks, len({block for table in tables for block in table}))
+        if self.cancel_inside is not None:
+            self.cancel_inside.generation.cancel()
+        self.maybe_fail("step")
+        decoding = sum(
+            isinstance(sampler, FakeSampler) and int(batch.positions[row]) >= len(sampler.prompt)
+            for row, sampler in zip(batch.sample_rows.tolist(), batch.samplers, strict=True)
+        )
+        self.prefill_chunks += len(batch.block_tables) - decoding
+        self.prefill_rows += len(batch.token_ids) - decoding
+        self.decode_steps += decoding > 0
 
     @property
     def open(self) -> list[int]:
         return [n for n, reader in enumerate(self.bench.readers) if reader.outcome is None]
 
-    @rule(prompt=PROMPTS, max_tokens=st.integers(1, 16), allowance=st.sampled_from([0, 1, 99]))
-    def submit(self, prompt: tuple[int, ...], max_tokens: int, allowance: int) -> None:
-        asked = request(prompt, max_tokens, request_id=str(len(self.bench.readers)))
-        needed = blocks_for(len(prompt) + max_tokens, 4)
+    @rule(
+        prompt=PROMPTS,
+        max_tokens=st.integers(1, 20),
+        allowance=st.sampled_from([0, 1, 99, 99]),
+        namespace=st.sampled_from(["", "a", "b"]),
+        continues=st.sampled_from([False, False, False, True]),
+    )
+    def submit(
+        self, prompt: tuple[int, ...], max_tokens: int, allowance: int, namespace: str, continues: bool
+    ) -> None:
+        self.ask(
+            request(prompt, max_tokens, str(len(self.bench.readers)), cache_namespace=namespace),
+            allowance,
+            continues=continues,
+        )
+
+    def ask(self, asked: GenerationRequest, allowance: int, *, continues: bool) -> None:
+        positions = len(asked.prompt_tokens) + asked.max_tokens
+        too_large = positions > min(32, self.session or 32)
         try:
-            self.bench.submit(asked, allowance=allowance)
+            self.bench.submit(asked, allowance=allowance, continues=continues)
         except RequestTooLarge:
-            assert needed > self.blocks
+            assert too_large
+            return
         except EngineBusy:
-            assert needed <= self.blocks
-            assert self.bench.engine._admission.n_holding > 0
+            assert not continues
+            assert self.bench.engine.active > 0 or self.bench.engine.waiting > 0
+            return
+        assert not too_large
+        if continues:
+            self.continuing.add(len(self.bench.readers) - 1)
+
+    @rule(prompt=PROMPTS, count=st.integers(2, 4), namespace=st.sampled_from(["", "a"]))
+    def submit_equals(self, prompt: tuple[int, ...], count: int, namespace: str) -> None:
+        for _ in range(count):
+            self.submit(prompt, 5, 99, namespace, False)
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -68,11 +152,15 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.spin()
 
     @precondition(lambda self: self.open)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), inside=st.booleans())
+    def cancel(self, data: st.DataObject, inside: bool) -> None:
         index = data.draw(st.sampled_from(self.open))
-        self.bench.readers[index].generation.cancel()
         self.cancelled.add(index)
+        if inside:
+            self.cancel_inside = self.bench.readers[index]
+            self.bench.step()
+            self.cancel_inside = None
+        self.bench.readers[index].generation.cancel()
         self.bench.spin()
 
     @rule(seconds=st.sampled_from([1.0, 3.0]))
@@ -80,34 +168,73 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.clock.now += seconds
         self.bench.expire()
 
-    @rule()
-    def plan_failure(self) -> None:
-        self.fail_next = True
+    @rule(where=st.sampled_from(["step", "copy_block", "sampler", "return_blocks", "logits", "text"]))
+    def plan_failure(self, where: str) -> None:
+        self.failing = where
 
     @invariant()
     def limits_hold(self) -> None:
-        engine = self.bench.engine
-        tables = [sequence.table.blocks for sequence in engine._active]
-        engine._pool.audit(tables)
-        assert engine._admission.n_holding <= self.permits
-        assert engine._admission.n_waiting <= 3
-        assert sum(map(len, tables)) <= engine._admission.reserved_blocks <= self.blocks
-        for sequence in engine._active:
-            reserved = blocks_for(sequence.prompt_length + sequence.ticket.request.max_tokens, 4)
-            assert len(sequence.table.blocks) <= reserved
+        engine, batch = self.bench.engine, self.bench.engine._batch
+        batch.audit()
+        tables = [sequence.table.blocks for sequence in batch._active]
+        reserved = engine._admission.reserved_blocks
+        assert engine.active <= self.permits
+        assert engine.waiting <= WAITING + len(self.continuing)
+        assert sum(map(len, tables)) <= reserved <= self.session_blocks
+        cached = batch._prefixes.holders() if batch._prefixes else []
+        assert sum(map(len, cached)) <= self.spare
+        held = {block for blocks in [*tables, *cached] for block in blocks}
+        assert batch._pool.n_free == self.runner.n_blocks - len(held) >= self.session_blocks - reserved
+        for sequence in batch._active:
+            positions = sequence.prompt_length + sequence.ticket.request.max_tokens
+            assert len(sequence.table.blocks) <= blocks_for(positions, BLOCK_TOKENS)
             assert 0 <= sequence.computed < sequence.total
             assert len(sequence.channel._events) <= self.queue
             assert sequence.ticket in engine._unfinished
 
     @invariant()
+    def counters_tell_what_is(self) -> None:
+        snapshot = self.bench.engine.batcher()
+        budget = self.session_blocks if self.session else 0
+        free = budget - self.bench.engine._admission.reserved_blocks if self.session else 0
+        assert (snapshot.kv_blocks_total, snapshot.kv_blocks_free) == (budget, free)
+        assert snapshot.queue_depth == self.bench.engine.waiting
+        assert snapshot.kv_blocks_peak == self.most_blocks <= self.session_blocks
+        assert snapshot.prefill_chunks == self.prefill_chunks
+        assert snapshot.prefill_tokens == self.prefill_rows
+        assert snapshot.decode_steps == self.decode_steps
+        assert snapshot.aborted <= len(self.cancelled)
+
+    @invariant()
+    def groups_are_of_equals(self) -> None:
+        for sequence in self.bench.engine._batch._active:
+            asked = sequence.ticket.request
+            for follower in sequence.followers:
+                other = follower.ticket.request
+                assert follower.leader is sequence
+                assert sequence.leader is None
+                assert sequence.is_prefilling
+                assert (other.prompt_tokens, other.cache_namespace) == (
+                    asked.prompt_tokens,
+                    asked.cache_namespace,
+                )
+                assert (follower.computed, len(follower.table)) == (0, 0)
+            assert sequence.leader is None or sequence in sequence.leader.followers
+
+    @invariant()
     def order_is_kept(self) -> None:
-        order = [int(s.ticket.request.request_id) for s in self.bench.engine._active]
-        assert order == sorted(order)
-        admitted = [n for n, reader in enumerate(self.bench.readers) if reader.admitted]
+        readers = self.bench.readers
+        order = [int(s.ticket.request.request_id) for s in self.bench.engine._batch._active]
+        plain = [n for n in order if n not in self.continuing]
+        assert plain == sorted(plain)
+        admitted = [n for n, reader in enumerate(readers) if reader.admitted and n not in self.continuing]
         waiting = [
             n
-            for n, reader in enumerate(self.bench.readers)
-            if not reader.admitted and reader.outcome is None and n not in self.cancelled
+            for n, reader in enumerate(readers)
+            if not reader.admitted
+            and reader.outcome is None
+            and n not in self.cancelled
+            and n not in self.continuing
         ]
         assert not admitted or not waiting or max(admitted) < min(waiting)
 
@@ -117,14 +244,22 @@ class EngineMachine(RuleBasedStateMachine):
             asked = reader.asked
             expected = expected_completion(asked.prompt_tokens, asked.max_tokens)
             assert reader.token_ids == expected[: len(reader.token_ids)]
-            if reader.finished:
-                assert reader.token_ids == expected
             assert sum(isinstance(event, Finished) for event in reader.events) <= 1
+            if (finished := reader.finished) is not None:
+                assert reader.token_ids == expected
+                assert finished.usage.prompt_tokens == len(asked.prompt_tokens)
+                assert finished.usage.cached_tokens == finished.cache.cached_tokens
+                assert finished.cache.cached_tokens < len(asked.prompt_tokens)
+                assert (finished.cache.outcome == "hit") == (finished.cache.cached_tokens > 0)
+                assert finished.cache.cached_tokens <= finished.cache.entry_tokens
+                assert (finished.cache.outcome in ("hit", "miss")) == (
+                    self.bench.engine.prefix_stats() is not None and asked.cache_namespace != ""
+                )
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return
-        self.fail_next = False
+        self.failing = None
         for reader in self.bench.readers:
             reader.allow(99)
         self.bench.spin()

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrite.engine import Delta, Finished, GenerationRequest, Timings, Usage
-from ferrite.engine.events import Event
+from ferrite.engine import CacheTrace, Delta, Finished, GenerationRequest, Timings, Usage
 from ferrite.engine.generation import Channel
 from ferrite.engine.sequence import Sequence, Ticket
 from ferrite.engine.text import TextStream, compile_stops
@@ -31,26 +30,26 @@ def sequence(loop: asyncio.AbstractEventLoop, asked: GenerationRequest) -> Seque
         table=BlockTable(BlockPool(1), 4),
         text=TextStream(ByteDetokenizer(), compile_stops(asked.stop)),
         granted_at=11.0,
+        cache=CacheTrace("miss"),
     )
 
 
 def run(loop: asyncio.AbstractEventLoop, tokens: bytes, **changes: object) -> tuple[list[Delta], Finished]:
     """Feed ``tokens`` one per second until the generation ends; it must end within them."""
     one = sequence(loop, request(**{"end_ids": frozenset([END]), **changes}))  # type: ignore[arg-type]
-    events: list[Event] = []
+    deltas = []
     for second, token in enumerate(tokens):
-        events += one.accept(token, 13.0 + second)
-        if events and isinstance(events[-1], Finished):
+        deltas.append(one.accept(token, 13.0 + second))
+        if one.reason is not None:
             break
-    *deltas, finished = events
-    assert isinstance(finished, Finished)
-    return [delta for delta in deltas if isinstance(delta, Delta)], finished
+    return [delta for delta in deltas if delta is not None], one.finished()
 
 
 def test_length(loop: asyncio.AbstractEventLoop) -> None:
     deltas, finished = run(loop, b"abcdef", max_tokens=3)
     assert deltas == [Delta("a", (97,)), Delta("b", (98,)), Delta("c", (99,))]
-    assert finished == Finished("length", Usage(3, 3), Timings(1.0, 2.0, 2.0), (97, 98, 99), None)
+    timings = Timings(1.0, 2.0, 2.0)
+    assert finished == Finished("length", Usage(3, 3), timings, (97, 98, 99), None, CacheTrace("miss"))
 
 
 def test_end_token_counts_and_is_neither_text_nor_token(loop: asyncio.AbstractEventLoop) -> None:

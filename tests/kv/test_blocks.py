@@ -91,12 +91,69 @@ def test_table_grows_by_position_and_unshares_only_what_is_written() -> None:
     assert pool.n_free == 8
 
 
+def test_shared_table_keeps_its_blocks_until_somebody_writes() -> None:
+    pool = BlockPool(8)
+    table = BlockTable(pool, BLOCK_TOKENS)
+    table.prepare_write(0, 6)
+    other = table.share()
+    assert other.blocks == table.blocks == (0, 1)
+    assert other.prepare_write(6, 7) == [(1, 2)]
+    assert (table.blocks, other.blocks) == ((0, 1), (0, 2))
+    assert table.prepare_write(6, 7) == []
+    pool.audit([table.blocks, other.blocks])
+    table.release()
+    assert other.blocks == (0, 2)
+    other.release()
+    pool.audit([])
+
+
+def test_table_takes_over_the_references_of_its_first_blocks() -> None:
+    pool = BlockPool(8)
+    table = BlockTable(pool, BLOCK_TOKENS, pool.allocate(2))
+    assert table.prepare_write(8, 9) == []
+    assert (table.blocks, len(table)) == ((0, 1, 2), 3)
+    table.release()
+    pool.audit([])
+
+
+def test_array_is_rebuilt_only_when_the_table_changes() -> None:
+    pool = BlockPool(8)
+    table = BlockTable(pool, BLOCK_TOKENS)
+    table.prepare_write(0, 3)
+    first = table.array
+    table.prepare_write(3, 4)
+    assert table.array is first
+    table.prepare_write(4, 5)
+    assert (first.tolist(), table.array.tolist()) == ([0], [0, 1])
+    pool.retain([1])
+    table.prepare_write(5, 6)
+    assert table.array.tolist() == [0, 2]
+    assert table.array.dtype == first.dtype == "int32"
+    with pytest.raises(ValueError, match="read-only"):
+        table.array[0] = 7
+    table.release()
+    assert table.array.tolist() == []
+
+
+def test_freed_blocks_are_told_once_and_only_while_they_are_free() -> None:
+    pool = BlockPool(6)
+    pool.allocate(5)
+    pool.retain([4])
+    pool.release([3, 1, 2, 4])
+    pool.allocate(1)
+    assert pool.take_freed() == [2, 3]
+    assert pool.take_freed() == []
+    pool.release([4])
+    assert pool.take_freed() == [4]
+
+
 class Tables(RuleBasedStateMachine):
     """Tables that grow, share and go, against a pool whose counts must always add up."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = BlockPool(N_BLOCKS)
+        self.returned = set(range(N_BLOCKS))
         self.tables: list[BlockTable] = []
         self.lengths: list[int] = []
         self.snapshots: list[tuple[int, ...]] = []
@@ -134,6 +191,20 @@ class Tables(RuleBasedStateMachine):
         self.pool.retain(blocks)
         self.snapshots.append(blocks)
 
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def share(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.tables) - 1))
+        self.tables.append(self.tables[index].share())
+        self.lengths.append(self.lengths[index])
+
+    @rule()
+    def take_freed(self) -> None:
+        """What is told, and what was told before and not handed out since, is all that is free."""
+        free = set(range(N_BLOCKS)) - {block for blocks in self.holders() for block in blocks}
+        self.returned = (self.returned & free) | set(self.pool.take_freed())
+        assert self.returned == free
+
     @precondition(lambda self: self.snapshots)
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
@@ -151,6 +222,8 @@ class Tables(RuleBasedStateMachine):
     def counts_add_up(self) -> None:
         self.pool.audit(self.holders())
         held = {block for blocks in self.holders() for block in blocks}
+        assert all(table.array.tolist() == list(table.blocks) for table in self.tables)
+        self.returned -= held
         assert self.pool.n_free == N_BLOCKS - len(held)
 
     def teardown(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from ferrite import _native
 from ferrite.bench.rows import Lines
 from ferrite.program.ops import Program
-from ferrite.program.runner import NativeRunner, RunnerConfig
+from ferrite.program.runner import KvDtype, NativeRunner, RunnerConfig
 from ferrite.program.weights import LoadedWeights
 
 Prompt = Sequence[int]
@@ -18,7 +18,7 @@ Prompt = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to run the prompts; every field but ``residual`` may change, no bit may."""
+    """One way to run the prompts; every field but ``residual`` and ``kv_dtype`` may change, no bit may."""
 
     provider: str
     threads: int = 1
@@ -29,12 +29,14 @@ class Variant:
     block_tokens: int = 16
     residual: bool = False
     """residual activations: another policy, whose digest is another"""
+    kv_dtype: KvDtype = "f16"
+    """the same holds for the number format of the KV cache"""
 
 
-def variants(*, residual: bool = False) -> Iterator[Variant]:
+def variants(*, residual: bool = False, kv_dtype: KvDtype = "f16") -> Iterator[Variant]:
     """Every kernel table of this machine, then thread counts, batch shapes, chunkings and KV blocks."""
     providers = _native.providers()
-    best = Variant(providers[0], residual=residual)
+    best = Variant(providers[0], residual=residual, kv_dtype=kv_dtype)
     for provider in providers:
         yield replace(best, provider=provider, threads=2)
     for threads in (1, 2, 3):
@@ -61,6 +63,7 @@ def digest(program: Program, weights: LoadedWeights, prompts: Sequence[Prompt], 
         threads=variant.threads,
         provider=variant.provider,
         residual_activations=variant.residual,
+        kv_dtype=variant.kv_dtype,
         block_tokens=variant.block_tokens,
         context_length=longest,
         sequences=len(prompts),

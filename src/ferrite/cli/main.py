@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from ferrite.bench.served import ParityError
 from ferrite.catalogue import CatalogueError, console_report, resolve
 from ferrite.chat import ChatTemplateError, TemplateRefusedError
 from ferrite.cli.bench import bench
@@ -77,6 +78,7 @@ def _one_line_errors() -> Iterator[None]:
         ChatTemplateError,
         GenerationFailed,
         GGUFError,
+        ParityError,
         RunnerConfigError,
         StepError,
         TemplateRefusedError,

@@ -3,12 +3,13 @@
 from ferrite.engine.config import EngineConfig
 from ferrite.engine.engine import Engine
 from ferrite.engine.errors import EngineBusy, EngineStopped, GenerationFailed, RequestTooLarge
-from ferrite.engine.events import Delta, Finished, Timings, Usage
+from ferrite.engine.events import CacheTrace, Delta, Finished, Timings, Usage
 from ferrite.engine.generation import Generation
 from ferrite.engine.request import GenerationRequest
 from ferrite.engine.text import Detokenizer
 
 __all__ = [
+    "CacheTrace",
     "Delta",
     "Detokenizer",
     "Engine",

@@ -5,11 +5,21 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ferrite.engine.errors import EngineBusy, RequestTooLarge
+from ferrite.engine.errors import EngineBusy
 
 T = TypeVar("T")
 
 MAX_RETRY_AFTER_SECONDS = 60
+
+
+def arrival_delay(now: float, first_at: float, window_seconds: float, *, free_permits: int) -> float:
+    """Return the seconds that an idle engine may still wait for others to start with its first arrival.
+
+    ``first_at`` is the reading at which that one got its permit. Nobody is waited for who could not start.
+    """
+    if free_permits == 0:
+        return 0.0
+    return max(first_at + window_seconds - now, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +27,7 @@ class _Waiting(Generic[T]):
     item: T
     blocks: int
     deadline: float
+    continues: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,11 @@ class Admission(Generic[T]):
         return len(self._holding)
 
     @property
+    def free_permits(self) -> int:
+        """Permits that nobody holds."""
+        return self._permits - len(self._holding)
+
+    @property
     def n_waiting(self) -> int:
         """Items in the waiting line."""
         return len(self._waiting)
@@ -58,21 +74,24 @@ class Admission(Generic[T]):
         """Blocks reserved by the items that hold a permit."""
         return self._reserved
 
-    def offer(self, item: T, blocks: int, now: float) -> float:
+    def check_room(self) -> None:
+        """Raise the ``EngineBusy`` that an item of the smallest size would meet now."""
+        self._check_wait(blocks=1)
+
+    def offer(self, item: T, blocks: int, now: float, *, continues: bool = False) -> float:
         """Put ``item`` in line (``grant`` follows) and return the reading at which its wait is over.
 
-        Raises ``RequestTooLarge`` when ``blocks`` exceeds the whole store, and ``EngineBusy`` when the item
-        would have to wait and may not: no waiting time, or the line is full.
+        ``blocks`` is not above ``n_blocks``. An item that continues admitted work goes in front of those
+        that do not and waits as long as it takes. Raises ``EngineBusy`` when another one would have to wait
+        and may not: no waiting time, or the line is full.
         """
-        if blocks > self._n_blocks:
-            raise RequestTooLarge(f"the request needs {blocks} KV blocks, the server has {self._n_blocks}")
-        if self._waiting or not self._fits(blocks):
-            if self._wait_seconds == 0:
-                raise self.busy("all inference permits are in use")
-            if len(self._waiting) >= self._waiting_limit:
-                raise self.busy(f"all inference permits are in use and {len(self._waiting)} requests wait")
+        if continues:
+            ahead = sum(waiting.continues for waiting in self._waiting)
+            self._waiting.insert(ahead, _Waiting(item, blocks, math.inf, continues))
+            return math.inf
+        self._check_wait(blocks)
         deadline = now + self._wait_seconds
-        self._waiting.append(_Waiting(item, blocks, deadline))
+        self._waiting.append(_Waiting(item, blocks, deadline, continues))
         return deadline
 
     def grant(self, now: float) -> list[T]:
@@ -86,11 +105,11 @@ class Admission(Generic[T]):
         return granted
 
     def expire(self, now: float) -> list[T]:
-        """Take the items whose wait is over out of the line. Deadlines ascend along it."""
-        expired = []
-        while self._waiting and self._waiting[0].deadline <= now:
-            expired.append(self._waiting.popleft().item)
-        return expired
+        """Take the items whose wait is over out of the line."""
+        expired = [waiting for waiting in self._waiting if waiting.deadline <= now]
+        for waiting in expired:
+            self._waiting.remove(waiting)
+        return [waiting.item for waiting in expired]
 
     def withdraw(self, item: T) -> bool:
         """Take ``item`` out of the line; False when it does not wait."""
@@ -115,6 +134,14 @@ class Admission(Generic[T]):
         return EngineBusy(
             f"the server is busy: {reason}", min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER_SECONDS)
         )
+
+    def _check_wait(self, blocks: int) -> None:
+        if not self._waiting and self._fits(blocks):
+            return
+        if self._wait_seconds == 0:
+            raise self.busy("all inference permits are in use")
+        if len(self._waiting) >= self._waiting_limit:
+            raise self.busy(f"all inference permits are in use and {len(self._waiting)} requests wait")
 
     def _fits(self, blocks: int) -> bool:
         return len(self._holding) < self._permits and self._reserved + blocks <= self._n_blocks

@@ -1,25 +1,23 @@
-"""The engine: one loop in one thread that admits, schedules, steps and reports."""
+"""The engine: one loop in one thread that admits, steps and reports."""
 
 import asyncio
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from ferrite.engine.admission import Admission
+from ferrite.engine.admission import Admission, arrival_delay
+from ferrite.engine.batch import RunningBatch, one_line, session_blocks
 from ferrite.engine.config import EngineConfig
-from ferrite.engine.errors import EngineStopped, GenerationFailed, RequestTooLarge
-from ferrite.engine.events import Event, Finished
+from ferrite.engine.errors import EngineBusy, EngineStopped, GenerationFailed, RequestTooLarge
 from ferrite.engine.generation import Channel, Generation
 from ferrite.engine.request import GenerationRequest
-from ferrite.engine.scheduler import StepPlan, plan_step
-from ferrite.engine.sequence import Sequence, Ticket
-from ferrite.engine.step_batch import build_step_batch
-from ferrite.engine.text import Detokenizer, TextStream, compile_stops
-from ferrite.kv import BlockAccountingError, BlockPool, BlockTable, blocks_for
-from ferrite.program.step import Runner, StepError
+from ferrite.engine.sequence import Ticket
+from ferrite.engine.text import Detokenizer
+from ferrite.kv import BlockAccountingError, PrefixStats, blocks_for
+from ferrite.program.step import Runner
+from ferrite.telemetry import BatcherSnapshot, EngineMeters
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +26,8 @@ class Engine:
     """Runs generations on ``runner``.
 
     Two threads meet here. Submissions and cancellations come from asyncio; they take ``_lock``, decide
-    admission and return. The engine thread owns the running sequences and the KV blocks, and takes the
-    lock only between steps. Events go back through each generation's channel.
+    admission and return. The engine thread owns the running batch with its KV blocks, and takes the lock
+    only between steps. Events go back through each generation's channel.
     """
 
     def __init__(
@@ -42,23 +40,27 @@ class Engine:
     ) -> None:
         """``detokenizer`` makes the state of one generation; ``clock`` reads seconds."""
         self._runner = runner
-        self._detokenizer = detokenizer
         self._config = config
         self._clock = clock
-        self._pool = BlockPool(runner.n_blocks)
-        self._active: list[Sequence] = []
+        self._n_blocks = session_blocks(runner, config)
+        self.meters = EngineMeters()
+        """What the engine counts: step and token meters by its thread, the others under its lock."""
+        self._batch = RunningBatch(
+            runner, detokenizer, config, clock=clock, meters=self.meters, on_release=self._release
+        )
         self._thread: threading.Thread | None = None
 
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._admission: Admission[Ticket] = Admission(
             permits=config.max_concurrent,
-            n_blocks=runner.n_blocks,
+            n_blocks=self._n_blocks,
             wait_seconds=config.inference_wait_seconds,
             waiting_limit=config.waiting_limit,
         )
         self._arrivals: list[tuple[Ticket, float]] = []
         self._unfinished: set[Ticket] = set()
+        self._draining = False
         self._closed: str | None = None
         self._stopping = False
         self._failure: str | None = None
@@ -74,30 +76,86 @@ class Engine:
         """Why the engine thread died, in one line."""
         return self._failure
 
+    @property
+    def active(self) -> int:
+        """Requests that hold a permit."""
+        return self._admission.n_holding
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the waiting line."""
+        return self._admission.n_waiting
+
+    def batcher(self) -> BatcherSnapshot:
+        """Return the counters, with the gauges of this moment."""
+        budget = self._n_blocks if self._config.session_positions is not None else 0
+        with self._lock:
+            return self.meters.snapshot(
+                queue_depth=self._admission.n_waiting,
+                kv_blocks_total=budget,
+                kv_blocks_free=max(budget - self._admission.reserved_blocks, 0),
+                kv_block_size=self._runner.block_tokens,
+            )
+
+    def prefix_stats(self) -> PrefixStats | None:
+        """Return what the prefix cache holds and did; None without one."""
+        return self._batch.prefix_stats()
+
     def start(self) -> None:
         """Start the engine thread. Requests submitted before wait for it."""
         self._thread = threading.Thread(target=self._main, name="ferrite-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: GenerationRequest) -> Generation:
+    def check_size(self, positions: int) -> None:
+        """Raise ``RequestTooLarge``, and count it, when ``positions`` (prompt plus budget) can never fit."""
+        refusal = self._size_refusal(positions)
+        if refusal is None:
+            return
+        with self._lock:
+            if refusal.bound == "store":
+                self.meters.on_too_large()
+            else:
+                self.meters.on_context_exceeded()
+        raise refusal
+
+    def check_room(self) -> None:
+        """Raise ``EngineBusy``, and count it, when every request would be refused as one too many.
+
+        For callers that have work to do before they can submit.
+        """
+        with self._lock:
+            self._settle(self._clock())
+            try:
+                self._admission.check_room()
+            except EngineBusy:
+                self.meters.on_queue_rejected()
+                raise
+
+    def submit(self, request: GenerationRequest, *, continues: bool = False) -> Generation:
         """Hand in a request; must be called on the asyncio loop that will read the events.
 
+        ``continues`` is for work that was admitted before, such as the next prompt of one HTTP request: it
+        is never refused as busy, enters at the head of the line, and is taken while the engine drains.
         Raises at once: ``EngineStopped`` when draining, stopped or failed; ``RequestTooLarge`` when it can
         never run; ``EngineBusy`` when it would have to wait and may not.
         """
         positions = len(request.prompt_tokens) + request.max_tokens
-        if positions > self._runner.context_length:
-            raise RequestTooLarge(
-                f"the request needs {positions} positions, the context has {self._runner.context_length}"
-            )
+        self.check_size(positions)
         channel = Channel(asyncio.get_running_loop(), self._config.event_queue, self._notify)
         with self._lock:
             if self._closed is not None:
                 raise EngineStopped(self._closed)
+            if self._draining and not continues:
+                raise EngineStopped("the server is draining")
             now = self._clock()
             ticket = Ticket(request, channel, now)
             self._settle(now)
-            deadline = self._admission.offer(ticket, blocks_for(positions, self._runner.block_tokens), now)
+            blocks = blocks_for(positions, self._runner.block_tokens)
+            try:
+                deadline = self._admission.offer(ticket, blocks, now, continues=continues)
+            except EngineBusy:
+                self.meters.on_queue_rejected()
+                raise
             self._unfinished.add(ticket)
             self._grant(now)
         return Generation(
@@ -115,7 +173,7 @@ class Engine:
         """
         drained: Future[None] = Future()
         with self._lock:
-            self._close("the server is draining")
+            self._draining = True
             self._drained.append(drained)
             self._settle(self._clock())
         _, late = await asyncio.wait([asyncio.wrap_future(drained)], timeout=timeout)
@@ -125,7 +183,7 @@ class Engine:
     def stop(self) -> None:
         """End the engine thread after its running step and fail what is left. May be called repeatedly."""
         with self._lock:
-            self._close("the server is stopping")
+            self._closed = self._closed or "the server is stopping"
             self._stopping = True
             self._work.notify_all()
         if self._thread is not None:
@@ -134,17 +192,12 @@ class Engine:
 
     def step(self) -> None:
         """Run one step with every ready sequence. Only for the engine thread, or before ``start``."""
-        self._start_arrivals()
-        self._drop_cancelled()
-        plan = plan_step([s for s in self._active if s.channel.has_room], self._config.prefill_chunk)
-        if plan.chunks:
-            try:
-                tokens = self._run(plan)
-            except Exception as error:
-                self._fail(plan, error)
-            else:
-                self._commit(plan, tokens)
-        if not self._active:
+        with self._lock:
+            arrivals, self._arrivals = self._arrivals, []
+        for ticket, granted_at in arrivals:
+            self._batch.start(ticket, granted_at)
+        self._batch.step()
+        if not self._batch.n_active:
             self._audit()
 
     def _main(self) -> None:
@@ -154,7 +207,7 @@ class Engine:
         except BaseException as error:
             logger.critical("the engine thread died", exc_info=error)
             with self._lock:
-                self._failure = f"the engine failed: {_one_line(error)}"
+                self._failure = f"the engine failed: {one_line(error)}"
                 self._closed = self._failure
             self._fail_all(self._failure, GenerationFailed)
 
@@ -162,82 +215,34 @@ class Engine:
         """Block until a step can do something; False when the engine stops."""
         with self._lock:
             while not self._stopping:
-                if self._arrivals or any(s.channel.has_room or s.channel.cancelled for s in self._active):
+                if self._batch.is_ready:
                     return True
-                self._work.wait()
+                delay = None
+                if self._arrivals:
+                    delay = arrival_delay(
+                        self._clock(),
+                        self._arrivals[0][1],
+                        self._config.arrival_window_seconds,
+                        free_permits=self._admission.free_permits,
+                    )
+                    if delay == 0:
+                        return True
+                self._work.wait(delay)
             return False
 
-    def _start_arrivals(self) -> None:
-        with self._lock:
-            arrivals, self._arrivals = self._arrivals, []
-        for ticket, granted_at in arrivals:
-            try:
-                self._active.append(self._new_sequence(ticket, granted_at))
-            except Exception as error:
-                self._release(ticket)
-                ticket.channel.fail(_failure_of([ticket], error))
-
-    def _new_sequence(self, ticket: Ticket, granted_at: float) -> Sequence:
-        request = ticket.request
-        return Sequence(
-            ticket=ticket,
-            sampler=self._runner.sampler(request.sampling, request.prompt_tokens, secrets.randbits(63)),
-            table=BlockTable(self._pool, self._runner.block_tokens),
-            text=TextStream(self._detokenizer(), compile_stops(request.stop)),
-            granted_at=granted_at,
-        )
-
-    def _drop_cancelled(self) -> None:
-        for sequence in [s for s in self._active if s.channel.cancelled]:
-            self._retire(sequence)
-
-    def _run(self, plan: StepPlan) -> list[int]:
-        """Return one token per sampling chunk."""
-        for chunk in plan.chunks:
-            for source, target in chunk.sequence.table.prepare_write(chunk.start, chunk.stop):
-                self._runner.copy_block(source, target)
-        batch = build_step_batch(plan)
-        tokens: list[int] = self._runner.step(batch).tolist()
-        if len(tokens) != len(batch.samplers):
-            raise StepError(f"{len(batch.samplers)} rows were to be sampled, {len(tokens)} were")
-        return tokens
-
-    def _commit(self, plan: StepPlan, tokens: list[int]) -> None:
-        for chunk in plan.chunks:
-            chunk.sequence.advance(chunk.count)
-        now = self._clock()
-        for chunk, token in zip(plan.sampling, tokens, strict=True):
-            self._report(chunk.sequence, token, now)
-
-    def _report(self, sequence: Sequence, token: int, now: float) -> None:
-        if sequence.channel.cancelled:
-            self._retire(sequence)
-            return
-        try:
-            if token < 0:
-                raise GenerationFailed("the model produced non-finite logits")
-            events: list[Event] = sequence.accept(token, now)
-        except Exception as error:
-            self._retire(sequence)
-            sequence.channel.fail(_failure_of([sequence.ticket], error))
-            return
-        if not events:
-            return
-        if isinstance(events[-1], Finished):
-            # Before the reader hears of the end, so that its next request finds the permit free.
-            self._retire(sequence)
-        sequence.channel.put(events)
-
-    def _fail(self, plan: StepPlan, error: Exception) -> None:
-        failure = _failure_of([chunk.sequence.ticket for chunk in plan.chunks], error)
-        for chunk in plan.chunks:
-            self._retire(chunk.sequence)
-            chunk.sequence.channel.fail(GenerationFailed(str(failure)))
-
-    def _retire(self, sequence: Sequence) -> None:
-        sequence.table.release()
-        self._active.remove(sequence)
-        self._release(sequence.ticket)
+    def _size_refusal(self, positions: int) -> RequestTooLarge | None:
+        context, session = self._runner.context_length, self._config.session_positions
+        if positions > context:
+            message = f"the request needs {positions} positions, the context has {context}"
+            return RequestTooLarge(message, needed=positions, limit=context, bound="context")
+        blocks = blocks_for(positions, self._runner.block_tokens)
+        if blocks > self._n_blocks:
+            message = f"the request needs {blocks} KV blocks, the server has {self._n_blocks}"
+            return RequestTooLarge(message, needed=blocks, limit=self._n_blocks, bound="store")
+        if session is not None and positions > session:
+            message = f"the request needs {positions} positions, a session has {session}"
+            return RequestTooLarge(message, needed=positions, limit=session, bound="session")
+        return None
 
     def _release(self, ticket: Ticket) -> None:
         with self._lock:
@@ -247,7 +252,7 @@ class Engine:
             self._settle(now)
 
     def _audit(self) -> None:
-        self._pool.audit([])
+        self._batch.audit()
         with self._lock:
             permits, reserved = self._admission.n_holding, self._admission.reserved_blocks
             if permits != len(self._arrivals) or (reserved > 0) != (permits > 0):
@@ -259,6 +264,7 @@ class Engine:
         """Move the waiting line after any change. The lock is held."""
         for ticket in self._admission.expire(now):
             self._unfinished.discard(ticket)
+            self.meters.on_queue_rejected()
             ticket.channel.fail(self._admission.busy("no inference permit was free in time"))
         self._grant(now)
         self._complete_drains()
@@ -266,6 +272,7 @@ class Engine:
     def _grant(self, now: float) -> None:
         for ticket in self._admission.grant(now):
             self._arrivals.append((ticket, now))
+            self.meters.on_queue_wait(now - ticket.submitted_at)
             ticket.channel.grant()
         self._work.notify()
 
@@ -291,9 +298,6 @@ class Engine:
         with self._lock:
             self._work.notify()
 
-    def _close(self, reason: str) -> None:
-        self._closed = self._closed or reason
-
     def _fail_all(self, reason: str, waiting_error: type[EngineStopped] | type[GenerationFailed]) -> None:
         """End every request; the engine thread does no more."""
         with self._lock:
@@ -302,20 +306,3 @@ class Engine:
                 ticket.channel.fail(error(reason))
             self._unfinished.clear()
             self._complete_drains()
-
-
-def _failure_of(tickets: list[Ticket], error: Exception) -> GenerationFailed:
-    """Log ``error`` and return what the readers of ``tickets`` are told."""
-    if isinstance(error, GenerationFailed):
-        failure = error
-    elif isinstance(error, StepError):
-        failure = GenerationFailed(f"the inference step failed: {_one_line(error)}")
-    else:
-        failure = GenerationFailed(f"an internal error ended the generation: {type(error).__name__}")
-    request_ids = ", ".join(ticket.request.request_id for ticket in tickets)
-    logger.error("%s (%s)", failure, request_ids, exc_info=None if failure is error else error)
-    return failure
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

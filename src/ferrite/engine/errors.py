@@ -1,5 +1,7 @@
 """How a request can fail. Each message is one line that a client may see."""
 
+from typing import Literal
+
 
 class EngineBusy(Exception):  # noqa: N818 - a state of the engine, not a fault
     """No permit in time, or the waiting line is full: come back later."""
@@ -19,4 +21,15 @@ class GenerationFailed(Exception):  # noqa: N818 - the public name of the outcom
 
 
 class RequestTooLarge(Exception):  # noqa: N818 - the public name of the outcome
-    """The request can never run: it needs more positions than the engine has."""
+    """The request can never run: it needs more than the engine has."""
+
+    def __init__(
+        self, message: str, *, needed: int, limit: int, bound: Literal["context", "session", "store"]
+    ) -> None:
+        super().__init__(message)
+        self.needed = needed
+        """Prompt plus budget: positions, and KV blocks where the bound is the store."""
+        self.limit = limit
+        """What there is, in the same unit."""
+        self.bound = bound
+        """The limit that was passed: the model's context, one session's KV capacity, or all KV memory."""

@@ -11,7 +11,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
-    """Prompt tokens whose KV was reused instead of computed."""
+    """Prompt tokens whose KV came from the prefix cache instead of being computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,27 @@ class Timings:
     queue_seconds: float
     """From submission to the permit."""
     prefill_seconds: float
-    """From the permit to the first sampled token."""
+    """From the permit to the first sampled token, a wait for an equal prompt's evaluation included."""
     decode_seconds: float
     """From the first sampled token to the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTrace:
+    """What the prefix cache did for one request. The default is that of a server without one."""
+
+    outcome: Literal["disabled", "no_key", "miss", "hit"] = "disabled"
+    """``no_key``: the request named no namespace, so nothing was looked up or stored."""
+    cached_tokens: int = 0
+    """Prompt tokens whose KV came from the cache."""
+    entry_tokens: int = 0
+    """Length of the entry that matched, which may share only its beginning with the prompt."""
+    shared: bool = False
+    """The prompt was evaluated together with an equal one."""
+    stored: bool = False
+    """The cache holds the prompt, or the prompt and its completion, for later requests."""
+    identity: str = ""
+    """Digest of what an entry depends on beside its tokens and its namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +66,7 @@ class Finished:
     """All completion tokens, without the end token."""
     stop_string: str | None
     """The stop string that ended the generation, if one did."""
+    cache: CacheTrace = CacheTrace()
 
 
 Event = Delta | Finished

@@ -23,6 +23,8 @@ class GenerationRequest:
     """Tokens that end the generation; they are never text."""
     ignore_end: bool = False
     """Keep generating after an end token, up to ``max_tokens``."""
+    cache_namespace: str = ""
+    """Whose cached prefixes may serve this prompt, and whom it serves; empty for nobody's."""
 
     def __post_init__(self) -> None:
         if not self.prompt_tokens:

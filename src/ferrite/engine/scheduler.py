@@ -1,5 +1,6 @@
 """Which rows of which sequences run in the next step. Pure: reads the sequences, changes nothing."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
@@ -27,24 +28,39 @@ class StepPlan:
     """The chunks of one step, one per sequence: decode rows first, then prompts, each oldest first."""
 
     chunks: tuple[Chunk, ...]
+    decode_rows: int
+    """How many of the chunks are decode rows."""
 
     @property
-    def sampling(self) -> tuple[Chunk, ...]:
-        """The chunks that end in a sampled row."""
-        return tuple(chunk for chunk in self.chunks if chunk.samples)
+    def prefill_rows(self) -> int:
+        """Prompt rows of all chunks."""
+        return sum(chunk.count for chunk in self.chunks[self.decode_rows :])
+
+    def sampled(self) -> list[Sequence]:
+        """Return the sequences that get a token: of each chunk that samples, its own and its followers."""
+        return [
+            sequence
+            for chunk in self.chunks
+            if chunk.samples
+            for sequence in (chunk.sequence, *chunk.sequence.followers)
+        ]
 
 
-def plan_step(sequences: Rows[Sequence], prefill_rows: int) -> StepPlan:
-    """Give every decoding sequence its row and split ``prefill_rows`` among the prompts.
+def plan_step(sequences: Rows[Sequence], prefill_rows: Callable[[int], int]) -> StepPlan:
+    """Give every decoding sequence its row and split the step's prompt rows among the prompts.
 
-    ``sequences`` are the ready ones, oldest first. ``prefill_rows`` is not below their number, so each
-    prompt advances. Half of the rows are shared out evenly, so that no prompt starves; the rest goes to
-    the oldest, so that the first to come is the first to speak.
+    ``sequences`` are the ready ones, oldest first, none of which follows another. ``prefill_rows`` says how
+    many prompt rows a step with so many decoding sequences may have. Half of them are shared out evenly, so
+    that no prompt starves; the rest goes to the oldest, so that the first to come is the first to speak.
+    Where there are fewer rows than prompts the oldest get one each.
     """
     decoding = [sequence for sequence in sequences if not sequence.is_prefilling]
-    prefilling = [sequence for sequence in sequences if sequence.is_prefilling]
-    rows = [1] * len(decoding) + _split(prefill_rows, [sequence.pending for sequence in prefilling])
-    return StepPlan(tuple(_chunk(*pair) for pair in zip(decoding + prefilling, rows, strict=True)))
+    chunks = [_chunk(sequence, 1) for sequence in decoding]
+    if len(decoding) < len(sequences):
+        prefilling = [sequence for sequence in sequences if sequence.is_prefilling]
+        shares = _split(prefill_rows(len(decoding)), [sequence.pending for sequence in prefilling])
+        chunks += [_chunk(*pair) for pair in zip(prefilling, shares, strict=True) if pair[1]]
+    return StepPlan(tuple(chunks), len(decoding))
 
 
 def _chunk(sequence: Sequence, count: int) -> Chunk:
@@ -52,13 +68,13 @@ def _chunk(sequence: Sequence, count: int) -> Chunk:
 
 
 def _split(budget: int, wanted: list[int]) -> list[int]:
-    if not wanted:
-        return []
     fair = max(budget // (2 * len(wanted)), 1)
-    shares = [min(fair, want) for want in wanted]
-    spare = budget - sum(shares)
+    shares = []
+    for want in wanted:
+        shares.append(min(fair, want, budget))
+        budget -= shares[-1]
     for index, want in enumerate(wanted):
-        extra = min(want - shares[index], spare)
+        extra = min(want - shares[index], budget)
         shares[index] += extra
-        spare -= extra
+        budget -= extra
     return shares

@@ -1,8 +1,9 @@
 """One request on its way: before it runs a ``Ticket``, while it runs a ``Sequence``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from ferrite.engine.events import Delta, Event, Finished, Timings, Usage
+from ferrite.engine.events import CacheTrace, Delta, Finished, Timings, Usage
 from ferrite.engine.generation import Channel
 from ferrite.engine.request import GenerationRequest
 from ferrite.engine.text import TextStream
@@ -26,6 +27,9 @@ class Sequence:
     The state is three positions: ``computed`` (KV is in the store for all before it), ``reported`` (all
     completion tokens before it went out in a delta) and ``total``, the number of known tokens;
     ``0 <= computed <= total`` and ``prompt length <= reported <= total``.
+
+    Sequences with equal prompts are evaluated once: the first one leads, the others wait with empty tables
+    until its last prompt row gives all of them their logits.
     """
 
     ticket: Ticket
@@ -33,15 +37,25 @@ class Sequence:
     table: BlockTable
     text: TextStream
     granted_at: float
+    cache: CacheTrace
+    prompt_length: int = field(init=False)
+    """Tokens of the prompt."""
     tokens: list[int] = field(init=False)
     """Prompt, then completion."""
     computed: int = 0
     reported: int = field(init=False)
     first_token_at: float | None = None
+    last_token_at: float | None = None
+    reason: Literal["stop", "length"] | None = None
+    """Why the generation ended; None while it runs."""
+    leader: "Sequence | None" = None
+    """Who evaluates this sequence's prompt; None when it does so itself, or has its first token."""
+    followers: list["Sequence"] = field(default_factory=list)
+    """Whose prompt this sequence evaluates beside its own, oldest first."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.ticket.request.prompt_tokens)
-        self.reported = len(self.tokens)
+        self.prompt_length = self.reported = len(self.tokens)
 
     @property
     def channel(self) -> Channel:
@@ -59,14 +73,50 @@ class Sequence:
         return self.total - self.computed
 
     @property
-    def prompt_length(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.ticket.request.prompt_tokens)
-
-    @property
     def is_prefilling(self) -> bool:
         """Nothing was sampled yet."""
         return self.total == self.prompt_length
+
+    def restore(self, table: BlockTable, cached_tokens: int, entry_tokens: int) -> None:
+        """Begin behind a cached prefix of the prompt, whose KV is in ``table``."""
+        self.table = table
+        self.computed = cached_tokens
+        self.cache = replace(
+            self.cache, outcome="hit", cached_tokens=cached_tokens, entry_tokens=entry_tokens
+        )
+
+    def follow(self, leader: "Sequence") -> None:
+        """Leave the evaluation of the prompt to ``leader``, which has an equal one and no leader."""
+        self.leader = leader
+        leader.followers.append(self)
+        self.cache = replace(leader.cache, shared=True)
+
+    def part(self) -> None:
+        """Leave the group. A leader hands what it has computed to its first follower, which goes on."""
+        if self.leader is not None:
+            self.leader.followers.remove(self)
+            self.leader = None
+        if self.followers:
+            heir, *others = self.followers
+            heir.leader, heir.followers, self.followers = None, others, []
+            for other in others:
+                other.leader = heir
+            heir.table, self.table = self.table, heir.table
+            heir.computed = self.computed
+
+    def share_prefill(self) -> None:
+        """Give every follower the KV of the prompt, which is computed. All go on by themselves."""
+        for follower in self.followers:
+            follower.leader = None
+            follower.table = self.table.share()
+            follower.computed = self.computed
+        if self.followers:
+            self.cache = replace(self.cache, shared=True)
+            self.followers = []
+
+    def note_stored(self) -> None:
+        """Note that the cache keeps what this sequence has computed."""
+        self.cache = replace(self.cache, stored=True)
 
     def advance(self, rows: int) -> None:
         """Note that the KV of ``rows`` more positions is in the store."""
@@ -74,34 +124,40 @@ class Sequence:
             raise ValueError(f"{rows} rows computed, {self.pending} pending")
         self.computed += rows
 
-    def accept(self, token: int, now: float) -> list[Event]:
-        """Append a sampled token; returns what to tell the reader, a ``Finished`` last if this ends it."""
+    def accept(self, token: int, now: float) -> Delta | None:
+        """Append a sampled token; returns what it adds to the answer. Sets ``reason`` if this ends it."""
         request = self.ticket.request
         self.tokens.append(token)
         if self.first_token_at is None:
             self.first_token_at = now
+        self.last_token_at = now
         ended = token in request.end_ids and not request.ignore_end
         text = "" if token in request.end_ids else self.text.push(token)
-        completed = self.total - self.prompt_length
-        if not ended and self.text.stop is None and completed < request.max_tokens:
-            return [self._delta(text, self.total)] if text else []
+        exhausted = self.total - self.prompt_length >= request.max_tokens
+        if not ended and not exhausted and self.text.stop is None:
+            return self._delta(text, self.total) if text else None
         if self.text.stop is None:
             text += self.text.finish()
+        self.reason = "stop" if ended or self.text.stop is not None else "length"
         visible = self.total - 1 if ended else self.total
-        finished = Finished(
-            reason="stop" if ended or self.text.stop is not None else "length",
-            usage=Usage(self.prompt_length, completed),
+        return self._delta(text, visible) if text or self.reported < visible else None
+
+    def finished(self) -> Finished:
+        """Return the last event of a generation that ended."""
+        if self.reason is None or self.first_token_at is None or self.last_token_at is None:
+            raise ValueError("the generation has not ended")
+        return Finished(
+            reason=self.reason,
+            usage=Usage(self.prompt_length, self.total - self.prompt_length, self.cache.cached_tokens),
             timings=Timings(
                 queue_seconds=self.granted_at - self.ticket.submitted_at,
                 prefill_seconds=self.first_token_at - self.granted_at,
-                decode_seconds=now - self.first_token_at,
+                decode_seconds=self.last_token_at - self.first_token_at,
             ),
-            token_ids=tuple(self.tokens[self.prompt_length : visible]),
+            token_ids=tuple(self.tokens[self.prompt_length : self.reported]),
             stop_string=self.text.stop,
+            cache=self.cache,
         )
-        if text or self.reported < visible:
-            return [self._delta(text, visible), finished]
-        return [finished]
 
     def _delta(self, text: str, stop: int) -> Delta:
         token_ids = tuple(self.tokens[self.reported : stop])

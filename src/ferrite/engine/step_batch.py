@@ -1,13 +1,19 @@
 """A plan as the flat arrays that the runner takes."""
 
+from collections.abc import Sequence as Rows
+
 import numpy as np
 
 from ferrite.engine.scheduler import StepPlan
+from ferrite.engine.sequence import Sequence
 from ferrite.program.step import StepBatch
 
 
-def build_step_batch(plan: StepPlan) -> StepBatch:
-    """Lay out the plan's rows. Each block table already covers its sequence's last row here."""
+def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
+    """Lay out the plan's rows. Each block table already covers its sequence's last row here.
+
+    ``sampled`` are the sequences of ``plan.sampled()``: a sequence and its followers share a row.
+    """
     token_ids: list[int] = []
     positions: list[int] = []
     sequences: list[int] = []
@@ -17,12 +23,12 @@ def build_step_batch(plan: StepPlan) -> StepBatch:
         positions += range(chunk.start, chunk.stop)
         sequences += [index] * chunk.count
         if chunk.samples:
-            sample_rows.append(len(token_ids) - 1)
+            sample_rows += [len(token_ids) - 1] * (1 + len(chunk.sequence.followers))
     return StepBatch(
         token_ids=np.array(token_ids, dtype=np.int32),
         positions=np.array(positions, dtype=np.int32),
         sequences=np.array(sequences, dtype=np.int32),
-        block_tables=tuple(chunk.sequence.table.blocks for chunk in plan.chunks),
+        block_tables=tuple(chunk.sequence.table.array for chunk in plan.chunks),
         sample_rows=np.array(sample_rows, dtype=np.int32),
-        samplers=tuple(chunk.sequence.sampler for chunk in plan.sampling),
+        samplers=tuple(sequence.sampler for sequence in sampled),
     )

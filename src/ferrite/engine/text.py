@@ -120,6 +120,8 @@ class TextStream:
         return text if self.stop is not None else text + self._state.held
 
     def _feed(self, piece: str) -> str:
+        if not self._definition.stops:
+            return piece
         step = feed(self._definition, self._state, piece)
         self._state = step.state
         self.stop = step.stop

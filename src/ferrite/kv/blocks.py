@@ -5,6 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+import numpy as np
+import numpy.typing as npt
+
+BlockIds = npt.NDArray[np.int32]
+
 
 class OutOfBlocksError(RuntimeError):
     """More blocks were asked for than are free."""
@@ -26,13 +31,14 @@ class BlockPool:
     memory that was ever touched stays small.
     """
 
-    __slots__ = ("_free", "_references")
+    __slots__ = ("_free", "_freed", "_references")
 
     def __init__(self, n_blocks: int) -> None:
         if n_blocks < 1:
             raise ValueError(f"n_blocks is {n_blocks}, must be at least 1")
         self._references = [0] * n_blocks
         self._free = list(range(n_blocks))
+        self._freed: set[int] = set()
 
     @property
     def n_blocks(self) -> int:
@@ -58,6 +64,7 @@ class BlockPool:
         blocks = [heapq.heappop(self._free) for _ in range(count)]
         for block in blocks:
             self._references[block] = 1
+        self._freed.difference_update(blocks)
         return blocks
 
     def retain(self, blocks: Iterable[int]) -> None:
@@ -75,6 +82,13 @@ class BlockPool:
             self._references[block] -= 1
             if self._references[block] == 0:
                 heapq.heappush(self._free, block)
+                self._freed.add(block)
+
+    def take_freed(self) -> list[int]:
+        """Return the blocks that became free since the last call and are still free, ascending."""
+        freed = sorted(self._freed)
+        self._freed.clear()
+        return freed
 
     def make_writable(self, block: int) -> tuple[int, int | None]:
         """Exchange the caller's reference to ``block`` for a block that only the caller holds.
@@ -89,33 +103,54 @@ class BlockPool:
         return copy, block
 
     def audit(self, holders: Iterable[Sequence[int]]) -> None:
-        """Check the counts against the block lists of all holders; raises ``BlockAccountingError``."""
+        """Check the counts against the block lists of all holders; raises ``BlockAccountingError``.
+
+        Takes time in proportion to the blocks held, not to the store, as long as everything is right.
+        """
         held = Counter(chain.from_iterable(holders))
+        agrees = all(self._references[block] == count for block, count in held.items())
+        if agrees and len(self._free) == self.n_blocks - len(held):
+            return
         for block, references in enumerate(self._references):
             if references != held[block]:
                 raise BlockAccountingError(
                     f"KV block {block} has {references} references and {held[block]} holders"
                 )
-        if sorted(self._free) != [b for b, references in enumerate(self._references) if references == 0]:
-            raise BlockAccountingError(
-                "the list of free KV blocks differs from the blocks without references"
-            )
+        raise BlockAccountingError("the list of free KV blocks differs from the blocks without references")
 
 
 class BlockTable:
     """The blocks of one sequence: entry ``i`` holds its positions ``i * block_tokens`` onwards."""
 
-    __slots__ = ("_block_tokens", "_blocks", "_pool")
+    __slots__ = ("_array", "_block_tokens", "_blocks", "_pool")
 
-    def __init__(self, pool: BlockPool, block_tokens: int) -> None:
+    def __init__(self, pool: BlockPool, block_tokens: int, blocks: Iterable[int] = ()) -> None:
+        """``blocks`` hold the first positions; the caller's reference to each passes to the table."""
         self._pool = pool
         self._block_tokens = block_tokens
-        self._blocks: list[int] = []
+        self._blocks: list[int] = list(blocks)
+        self._array: BlockIds | None = None
+
+    def __len__(self) -> int:
+        return len(self._blocks)
 
     @property
     def blocks(self) -> tuple[int, ...]:
         """Block ids in position order."""
         return tuple(self._blocks)
+
+    @property
+    def array(self) -> BlockIds:
+        """Block ids in position order; the same read-only array until the table changes."""
+        if self._array is None:
+            self._array = np.array(self._blocks, dtype=np.int32)
+            self._array.flags.writeable = False
+        return self._array
+
+    def share(self) -> "BlockTable":
+        """Return a second table of the same blocks; whichever writes to one first gets a copy of it."""
+        self._pool.retain(self._blocks)
+        return BlockTable(self._pool, self._block_tokens, self._blocks)
 
     def prepare_write(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Make positions ``start .. stop - 1`` writable: grow to cover them and unshare their blocks.
@@ -127,15 +162,18 @@ class BlockTable:
         copies = []
         for index in range(start // self._block_tokens, len(self._blocks)):
             block, copied_from = self._pool.make_writable(self._blocks[index])
-            self._blocks[index] = block
             if copied_from is not None:
+                self._blocks[index] = block
+                self._array = None
                 copies.append((copied_from, block))
         missing = blocks_for(stop, self._block_tokens) - len(self._blocks)
         if missing > 0:
             self._blocks += self._pool.allocate(missing)
+            self._array = None
         return copies
 
     def release(self) -> None:
         """Give every block back."""
         self._pool.release(self._blocks)
         self._blocks.clear()
+        self._array = None

@@ -1,0 +1,312 @@
+"""The sequences that run and what they share: KV blocks, cached prefixes, steps. No thread, no lock."""
+
+import logging
+import secrets
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
+from itertools import chain
+
+from ferrite.engine.config import EngineConfig
+from ferrite.engine.errors import GenerationFailed
+from ferrite.engine.events import CacheTrace, Event
+from ferrite.engine.pace import Pace
+from ferrite.engine.scheduler import StepPlan, plan_step
+from ferrite.engine.sequence import Sequence, Ticket
+from ferrite.engine.step_batch import build_step_batch
+from ferrite.engine.text import Detokenizer, TextStream, compile_stops
+from ferrite.kv import (
+    BlockAccountingError,
+    BlockPool,
+    BlockTable,
+    PrefixCache,
+    PrefixLimits,
+    PrefixStats,
+    blocks_for,
+)
+from ferrite.program.step import Runner, StepError
+from ferrite.telemetry import EngineMeters
+
+logger = logging.getLogger(__name__)
+
+
+class RunningBatch:
+    """Admitted requests from their start to their end, one step at a time.
+
+    Whoever starts a ticket has reserved the blocks it can ever need. What a request causes to fail ends that
+    request, a step those that are in it; ``BlockAccountingError`` means that the store can no longer be
+    trusted, and is raised.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        detokenizer: Callable[[], Detokenizer],
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float],
+        meters: EngineMeters,
+        on_release: Callable[[Ticket], None],
+    ) -> None:
+        """``on_release`` takes back the permit of a ticket, before its reader hears of its end."""
+        self._runner = runner
+        self._detokenizer = detokenizer
+        self._clock = clock
+        self._meters = meters
+        self._on_release = on_release
+        self._identity = config.cache_identity
+        self._pace = Pace(config.prefill_chunk)
+        self._active: list[Sequence] = []
+        self._pool = BlockPool(runner.n_blocks)
+        self._prefixes = _prefix_cache(self._pool, runner, config)
+        self._recount = False
+        """Some sequence got a block since the blocks held were counted."""
+
+    @property
+    def n_active(self) -> int:
+        """Sequences that run, paused ones too."""
+        return len(self._active)
+
+    @property
+    def is_ready(self) -> bool:
+        """A step would do something."""
+        return any(s.channel.has_room or s.channel.cancelled for s in self._active)
+
+    def prefix_stats(self) -> PrefixStats | None:
+        """What the prefix cache holds and did; None without one. For any thread."""
+        return None if self._prefixes is None else self._prefixes.stats()
+
+    def start(self, ticket: Ticket, granted_at: float) -> None:
+        """Let an admitted request take part in the steps."""
+        if ticket.channel.cancelled:
+            self._meters.on_aborted()
+            self._on_release(ticket)
+            return
+        try:
+            sequence = self._new_sequence(ticket, granted_at)
+        except BlockAccountingError:
+            raise
+        except Exception as error:
+            self._on_release(ticket)
+            ticket.channel.fail(_failure_of([ticket], error))
+        else:
+            self._active.append(sequence)
+
+    def step(self) -> None:
+        """Drop what was cancelled, then run one step with every ready sequence, if there is one."""
+        for sequence in [s for s in self._active if s.channel.cancelled]:
+            self._abort(sequence)
+        ready = [s for s in self._active if s.leader is None and s.channel.has_room]
+        started = self._clock()
+        plan = self._with_blocks(plan_step(ready, self._pace.prefill_rows))
+        if plan.chunks:
+            sampled = plan.sampled()
+            try:
+                tokens = self._run(plan, sampled, started)
+            except BlockAccountingError:
+                raise
+            except Exception as error:
+                self._fail([s for c in plan.chunks for s in (c.sequence, *c.sequence.followers)], error)
+            else:
+                self._commit(plan, sampled, tokens)
+        self._return_blocks()
+
+    def audit(self) -> None:
+        """Check every block's references against its holders; raises ``BlockAccountingError``."""
+        cached = [] if self._prefixes is None else self._prefixes.holders()
+        self._pool.audit(chain(cached, (sequence.table.blocks for sequence in self._active)))
+
+    def _new_sequence(self, ticket: Ticket, granted_at: float) -> Sequence:
+        request = ticket.request
+        sequence = Sequence(
+            ticket=ticket,
+            sampler=self._runner.sampler(request.sampling, request.prompt_tokens, secrets.randbits(63)),
+            table=BlockTable(self._pool, self._runner.block_tokens),
+            text=TextStream(self._detokenizer(), compile_stops(request.stop)),
+            granted_at=granted_at,
+            cache=CacheTrace(identity=self._identity),
+        )
+        leader = next((s for s in self._active if _evaluates(s, sequence)), None)
+        if leader is not None:
+            sequence.follow(leader)
+        elif self._prefixes is not None:
+            self._look_up(sequence, self._prefixes)
+        return sequence
+
+    def _look_up(self, sequence: Sequence, prefixes: PrefixCache) -> None:
+        request = sequence.ticket.request
+        if not request.cache_namespace:
+            sequence.cache = CacheTrace("no_key", identity=self._identity)
+            return
+        sequence.cache = CacheTrace("miss", identity=self._identity)
+        match = prefixes.lookup(request.cache_namespace, request.prompt_tokens)
+        if match is not None:
+            table = BlockTable(self._pool, self._runner.block_tokens, match.blocks)
+            sequence.restore(table, match.tokens, match.entry_tokens)
+            self._recount = True
+
+    def _with_blocks(self, plan: StepPlan) -> StepPlan:
+        """Make the rows writable; a request whose blocks cannot be had fails and leaves the step to others."""
+        chunks = []
+        for chunk in plan.chunks:
+            table = chunk.sequence.table
+            held = len(table)
+            try:
+                copies = table.prepare_write(chunk.start, chunk.stop)
+                for source, target in copies:
+                    self._runner.copy_block(source, target)
+            except BlockAccountingError:
+                raise
+            except Exception as error:
+                self._fail([chunk.sequence, *chunk.sequence.followers], error)
+            else:
+                chunks.append(chunk)
+                if copies or len(table) > held:
+                    self._recount = True
+        return StepPlan(tuple(chunks), sum(not chunk.sequence.is_prefilling for chunk in chunks))
+
+    def _run(self, plan: StepPlan, sampled: Rows[Sequence], started: float) -> list[int]:
+        """Return one token for each of ``sampled``; ``started``: when the preparation of the step began."""
+        if self._recount:
+            tables = (sequence.table.blocks for sequence in self._active)
+            self._meters.on_blocks_held(len(set(chain.from_iterable(tables))))
+            self._recount = False
+        tokens: list[int] = self._runner.step(build_step_batch(plan, sampled)).tolist()
+        if len(tokens) != len(sampled):
+            raise StepError(f"{len(sampled)} rows were to be sampled, {len(tokens)} were")
+        now = self._clock()
+        prefill_rows = plan.prefill_rows
+        self._pace.observe(now - started, decode_rows=plan.decode_rows, prefill_rows=prefill_rows)
+        self._meters.on_step(
+            now,
+            now - started,
+            prefill_chunks=len(plan.chunks) - plan.decode_rows,
+            prefill_rows=prefill_rows,
+            decode_rows=plan.decode_rows,
+        )
+        return tokens
+
+    def _commit(self, plan: StepPlan, sampled: Rows[Sequence], tokens: Rows[int]) -> None:
+        for chunk in plan.chunks:
+            chunk.sequence.advance(chunk.count)
+            if chunk.samples:
+                chunk.sequence.share_prefill()
+        now = self._clock()
+        for sequence, token in zip(sampled, tokens, strict=True):
+            self._report(sequence, token, now)
+
+    def _report(self, sequence: Sequence, token: int, now: float) -> None:
+        if sequence.channel.cancelled:
+            self._abort(sequence)
+            return
+        try:
+            events = self._events(sequence, token, now)
+        except BlockAccountingError:
+            raise
+        except Exception as error:
+            self._fail([sequence], error)
+            return
+        if sequence.reason is not None:
+            # Before the reader hears of the end, so that its next request finds the permit free.
+            self._retire(sequence)
+        if events:
+            sequence.channel.put(events)
+
+    def _events(self, sequence: Sequence, token: int, now: float) -> list[Event]:
+        if token < 0:
+            raise GenerationFailed("the model produced non-finite logits")
+        if sequence.last_token_at is None:
+            self._meters.on_first_token(now - sequence.ticket.submitted_at)
+            self._store(sequence)
+        else:
+            self._meters.on_token(now - sequence.last_token_at)
+        delta = sequence.accept(token, now)
+        events: list[Event] = [] if delta is None else [delta]
+        if sequence.reason is not None:
+            if sequence.computed > sequence.prompt_length:
+                self._store(sequence)
+            events.append(sequence.finished())
+        return events
+
+    def _store(self, sequence: Sequence) -> None:
+        """Keep a snapshot of what ``sequence`` has computed, for later prompts that begin with it."""
+        namespace = sequence.ticket.request.cache_namespace
+        if self._prefixes is None or not namespace:
+            return
+        tokens, table = sequence.tokens[: sequence.computed], sequence.table
+        if self._prefixes.insert(namespace, tokens, table.blocks):
+            sequence.note_stored()
+
+    def _abort(self, sequence: Sequence) -> None:
+        self._meters.on_aborted()
+        self._retire(sequence)
+
+    def _fail(self, sequences: Rows[Sequence], error: Exception) -> None:
+        failure = _failure_of([sequence.ticket for sequence in sequences], error)
+        for sequence in sequences:
+            self._retire(sequence)
+            # Each reader raises an exception of its own, with its own traceback.
+            sequence.channel.fail(GenerationFailed(str(failure)))
+
+    def _retire(self, sequence: Sequence) -> None:
+        sequence.part()
+        sequence.table.release()
+        self._active.remove(sequence)
+        self._on_release(sequence.ticket)
+
+    def _return_blocks(self) -> None:
+        freed = self._pool.take_freed()
+        if not freed:
+            return
+        try:
+            self._runner.return_blocks(freed)
+        except Exception as error:
+            # They are free and will be used again; only their memory stays with the process.
+            logger.error("%d free KV blocks were not returned: %s", len(freed), one_line(error))
+
+
+def session_blocks(runner: Runner, config: EngineConfig) -> int:
+    """Return the KV blocks that admitted requests may hold together; the store's others are the cache's."""
+    positions = min(runner.context_length, config.session_positions or runner.context_length)
+    return min(config.max_concurrent * blocks_for(positions, runner.block_tokens), runner.n_blocks)
+
+
+def one_line(error: BaseException) -> str:
+    """Return what ``error`` says, or its type's name, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _prefix_cache(pool: BlockPool, runner: Runner, config: EngineConfig) -> PrefixCache | None:
+    if config.prefix_cache is None:
+        return None
+    # Requests hold at most the sessions' blocks and the cache at most the others, even when a shared block
+    # counts once for each of its holders: together never more than there are.
+    spare_bytes = (runner.n_blocks - session_blocks(runner, config)) * runner.block_bytes
+    limits = PrefixLimits(
+        max_entries=config.prefix_cache.max_entries,
+        max_bytes=max(min(config.prefix_cache.max_bytes, spare_bytes), 1),
+    )
+    return PrefixCache(pool, block_tokens=runner.block_tokens, block_bytes=runner.block_bytes, limits=limits)
+
+
+def _evaluates(active: Sequence, newcomer: Sequence) -> bool:
+    """Return whether ``active`` is about to compute all that ``newcomer`` needs."""
+    mine, other = active.ticket.request, newcomer.ticket.request
+    return (
+        active.leader is None
+        and active.is_prefilling
+        and mine.cache_namespace == other.cache_namespace
+        and mine.prompt_tokens == other.prompt_tokens
+    )
+
+
+def _failure_of(tickets: Rows[Ticket], error: Exception) -> GenerationFailed:
+    """Log ``error`` and return what the readers of ``tickets`` are told."""
+    if isinstance(error, GenerationFailed):
+        failure = error
+    elif isinstance(error, StepError):
+        failure = GenerationFailed(f"the inference step failed: {one_line(error)}")
+    else:
+        failure = GenerationFailed(f"an internal error ended the generation: {type(error).__name__}")
+    request_ids = ", ".join(ticket.request.request_id for ticket in tickets)
+    logger.error("%s (%s)", failure, request_ids, exc_info=None if failure is error else error)
+    return failure
