@@ -1,8 +1,10 @@
 """A server on a real socket: the real engine on a scripted runner, one token per byte of text."""
 
 import json
+import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,9 +18,11 @@ import httpx
 import openai
 
 from ferrite.api import Address, LoadedModel, ServerConfig, ServerState
+from ferrite.api.memory import MemoryCeiling
 from ferrite.api.serving import Server, bind_listener, listener_address
 from ferrite.chat import ChatTemplateError, Message
 from ferrite.engine import Engine, EngineConfig
+from ferrite.kv import PrefixLimits
 from ferrite.program.step import StepBatch
 from tests.engine.fakes import ByteDetokenizer, FakeRunner
 
@@ -120,16 +124,17 @@ class Running:
 def running_server(
     runner: FakeRunner | None = None,
     *,
-    context_length: int = 512,
     engine: EngineConfig | None = None,
     load: bool = True,
     longest_token: int | None = None,
     turn_stops: tuple[str, ...] = (),
+    send_buffer: int | None = None,
+    memory: MemoryCeiling | None = None,
     **options: Any,
 ) -> Iterator[Running]:
-    """Serve on a free port until the block ends."""
+    """Serve on a free port until the block ends; ``send_buffer``: bytes the system keeps for a connection."""
     config = ServerConfig(**{"bind": Address("127.0.0.1", 0), "model_id": MODEL_ID, **options})
-    runner = runner or Script("Hello, wörld! 🦀").runner(context_length=context_length)
+    runner = runner or Script("Hello, wörld! 🦀").runner(context_length=512)
     made = Engine(runner, ByteDetokenizer, engine or EngineConfig(inference_wait_seconds=WAIT_SECONDS))
     conversations = Conversations()
     model = LoadedModel(
@@ -137,7 +142,7 @@ def running_server(
         engine=made,
         tokenizer=ByteTokenizer(),
         chat_template=conversations,
-        context_length=context_length,
+        context_length=runner.context_length,
         n_params=1234,
         quantisation="Q4_1",
         architecture="llama",
@@ -146,9 +151,12 @@ def running_server(
         cpu_features=("avx2",),
         longest_token=longest_token,
         turn_stops=turn_stops,
+        memory=memory,
     )
     state = ServerState(model if load else None)
     listener = bind_listener(config.bind)
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     ready = threading.Event()
     server = Server(config, state, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -200,6 +208,55 @@ def gated_server(**options: Any) -> Iterator[tuple[Running, Gate]]:
             yield running, gate
         finally:
             gate.open()
+
+
+def batching(streams: int, queue: int, **engine: Any) -> dict[str, Any]:
+    """Options of ``gated_server`` and ``running_server`` for ``BATCH(streams, queue)``."""
+    return {
+        "experimental_batched_decode": True,
+        "max_batch_streams": streams,
+        "max_batch_queue": queue,
+        "engine": EngineConfig(
+            max_concurrent=streams, waiting_limit=queue, inference_wait_seconds=math.inf, **engine
+        ),
+    }
+
+
+def prefix_cache(max_entries: int = 8, max_mib: int = 64, **engine: Any) -> dict[str, Any]:
+    """Options for ``--experimental-prefix-cache``."""
+    limits = PrefixLimits(max_entries=max_entries, max_bytes=max_mib << 20)
+    return {
+        "experimental_prefix_cache": True,
+        "prefix_cache_max_entries": max_entries,
+        "prefix_cache_max_mib": max_mib,
+        "engine": EngineConfig(
+            inference_wait_seconds=WAIT_SECONDS, prefix_cache=limits, cache_identity="0123abcd", **engine
+        ),
+    }
+
+
+def send_raw(running: Running, path: str, body: dict[str, Any]) -> socket.socket:
+    """Send a request and return its connection, which the caller closes: at once, if it leaves."""
+    data = json.dumps(body).encode()
+    lines = (
+        f"POST {path} HTTP/1.1",
+        "Host: x",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+    )
+    connection = socket.create_connection((running.address.host, running.address.port), WAIT_SECONDS)
+    connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
+    return connection
+
+
+def receive_until(connection: socket.socket, mark: bytes, count: int = 1) -> bytes:
+    """Read until ``mark`` has come ``count`` times."""
+    data = b""
+    while data.count(mark) < count:
+        piece = connection.recv(65536)
+        assert piece, "the connection closed early"
+        data += piece
+    return data
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -28,6 +28,11 @@ PROTECTED = [
     ("DELETE", "/v1/nope"),
     ("POST", "/admin/nope"),
     ("GET", "/v1"),
+    ("GET", "/v1/chat/completions"),
+    ("DELETE", "/v1/models"),
+    ("POST", "/v1/stats"),
+    ("PUT", "/admin/stats"),
+    ("OPTIONS", "/v1/completions"),
 ]
 OPEN = ["/health", "/metrics", "/", "/openapi.json"]
 
@@ -56,6 +61,7 @@ def test_without_the_key_every_protected_path_is_401(
     answer = anonymous.request(method, path, headers=headers, content=b"{not json")
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
+    assert "allow" not in answer.headers
     error = answer.json()["error"]
     assert (error["code"], error["type"], error["param"]) == (
         "invalid_api_key",
@@ -69,6 +75,7 @@ def test_the_scheme_is_read_in_any_case(anonymous: httpx.Client, authorization: 
     headers = {"authorization": authorization}
     assert anonymous.get("/v1/models", headers=headers).status_code == 200
     assert anonymous.get("/v1/nope", headers=headers).status_code == 404
+    assert anonymous.delete("/v1/models", headers=headers).headers["allow"] == "GET, HEAD"
     answer = anonymous.post("/v1/chat/completions", headers=headers, json=chat_body())
     assert answer.json()["choices"][0]["message"]["content"] == "ok"
 

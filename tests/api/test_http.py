@@ -9,7 +9,15 @@ import pytest
 
 from ferrite.api.errors import ApiError
 from ferrite.api.routes import LATER_ROUTES
-from tests.api.support import MODEL_ID, Running, Script, chat_body, completion_body, running_server
+from tests.api.support import (
+    MODEL_ID,
+    Running,
+    Script,
+    chat_body,
+    completion_body,
+    eventually,
+    running_server,
+)
 
 LIMIT = 4096
 JSON = {"content-type": "application/json"}
@@ -208,6 +216,7 @@ def test_one_log_line_a_request_without_any_text(
             json=completion_body("my secret prompt"),
             headers={"x-request-id": "logged"},
         )
+        eventually(lambda: "request" in caplog.messages)
     (record,) = [record for record in caplog.records if record.getMessage() == "request"]
     fields = record.__dict__["fields"]
     assert fields["request_id"] == "logged"

@@ -1,16 +1,20 @@
 """Below the application: bytes that are no request, heads without end, clients that trickle or run ahead."""
 
+import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
+from uvicorn.config import Config
+from uvicorn.server import ServerState as ConnectionState
 
 from ferrite.api import protocol
-from ferrite.api.app import MAX_ARRIVING_BODIES
+from ferrite.api.services import MAX_ARRIVING_BODIES
 from tests.api.support import (
     WAIT_SECONDS,
     Running,
@@ -276,3 +280,101 @@ def test_a_large_prompt_does_not_hold_up_small_ones() -> None:
             server.conversations.held.set()
             status, _, body = read_answer(client)
             assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_connections_that_are_dropped_leave_nothing(server: Running) -> None:
+    beginnings = (b"", b"POST /v1/comp", head(100), head(100) + b"{", request(completion_body()))
+    for number in range(300):
+        with connection(server) as client:
+            client.sendall(beginnings[number % len(beginnings)])
+    eventually(lambda: not server.server.server_state.connections)
+    with server.client() as http:
+        eventually(lambda: http.get("/v1/stats").json()["in_flight"] == 0)
+        assert http.post(COMPLETIONS, json=completion_body()).status_code == 200
+
+
+class SlowTransport(asyncio.Transport):
+    """Says how much waits for the client; a test changes that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsent = 0
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def close(self) -> None:
+        pass
+
+
+class Timers:
+    """A loop of which only the timers are used, by hand."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> "Timer":
+        timer = seconds, action
+        self.waiting.append(timer)
+        return Timer(self, timer)
+
+    def pass_time(self) -> None:
+        (timer,) = self.waiting
+        self.waiting.remove(timer)
+        timer[1]()
+
+
+@dataclass
+class Timer:
+    timers: Timers
+    timer: tuple[float, Callable[[], None]]
+
+    def cancel(self) -> None:
+        self.timers.waiting.remove(self.timer)
+
+
+async def no_application(scope: object, receive: object, send: object) -> None:
+    raise AssertionError
+
+
+def connected() -> tuple[protocol.BoundedProtocol, SlowTransport, Timers]:
+    """A protocol that has no request yet, whose own deadline is out of the way."""
+    timers, transport = Timers(), SlowTransport()
+    made = protocol.BoundedProtocol(
+        Config(no_application, lifespan="off", log_config=None),
+        ConnectionState(),
+        {},
+        timers,  # type: ignore[arg-type]
+    )
+    made.connection_made(transport)
+    made._clear_deadline()
+    return made, transport, timers
+
+
+def test_a_client_that_reads_slowly_is_not_cut_while_it_reads() -> None:
+    made, transport, timers = connected()
+    transport.unsent = 1000
+    made.pause_writing()
+    for _ in range(5):
+        transport.unsent -= 1
+        assert [seconds for seconds, _ in timers.waiting] == [protocol.MAX_STALLED_SECONDS]
+        timers.pass_time()
+        assert not transport.aborted
+    timers.pass_time()
+    assert transport.aborted
+
+
+def test_a_client_that_catches_up_is_watched_no_more() -> None:
+    made, transport, timers = connected()
+    transport.unsent = 1000
+    made.pause_writing()
+    made.resume_writing()
+    assert timers.waiting == []
+    made.pause_writing()
+    made.connection_lost(None)
+    assert timers.waiting == []
+    assert not transport.aborted

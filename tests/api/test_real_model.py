@@ -1,5 +1,6 @@
 """The whole command on a real model, as its users run it."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -43,6 +44,46 @@ def test_the_seed_s_command_on_a_real_model(smollm2_path: Path) -> None:
         assert refused.status_code == 401
     assert "Paris" not in server.log
     assert "capital" not in server.log
+
+
+@pytest.mark.model
+def test_the_seed_s_batching_command_on_a_real_model(smollm2_path: Path) -> None:
+    arguments = [
+        "--model", str(smollm2_path), "--model-id", "m", "--threads", "1", "--ctx-size", "1024",
+        "--experimental-prefix-cache", "--prefix-cache-max-entries", "8", "--prefix-cache-max-mib", "64",
+        "--experimental-batched-decode", "--max-batch-streams", "4", "--max-batch-queue", "4",
+        "--kv-backend", "locus", "--kv-max-tokens", "512",
+    ]  # fmt: skip
+    with server_process(COMMAND, *arguments) as server:
+        assert (server.ready["kv_policy"], server.ready["kv_max_tokens"]) == ("locus", 512)
+        ceiling = server.ready["memory"]
+        assert ceiling["sessions"] == 4
+        with httpx.Client(base_url=server.url, trust_env=False, verify=False, timeout=120) as http:
+            assert http.get("/v1/models/m").json()["context_length"] == 512
+            bodies: list[dict[str, object]] = [
+                {"model": "m", "prompt": f"{word} is", "max_tokens": 12, **sampling}
+                for word in ("Paris", "Rome")
+                for sampling in ({}, {"temperature": 1, "seed": 7})
+            ]
+            alone = [http.post("/v1/completions", json=body).json()["choices"] for body in bodies]
+            with ThreadPoolExecutor(4) as pool:
+                together = [pool.submit(http.post, "/v1/completions", json=body) for body in bodies]
+                assert [answer.result().json()["choices"] for answer in together] == alone
+            turn = {"model": "m", "max_tokens": 4, "prompt_cache_key": "k"}
+            chat = {**turn, "messages": [{"role": "user", "content": "Count to ten. " * 20}]}
+            cold, warm = (http.post("/v1/chat/completions", json=chat).json() for _ in range(2))
+            assert warm["choices"] == cold["choices"]
+            n_prompt = warm["usage"]["prompt_tokens"]
+            assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == n_prompt - 1
+            prefilled = http.get("/admin/stats").json()["batcher"]["prefill_tokens"]
+            long = {"model": "m", "prompt": [1] * 600, "max_tokens": 8}
+            refused = http.post("/v1/completions", json=long).json()["error"]
+            assert "--kv-max-tokens" in refused["message"]
+            admin = http.get("/admin/stats").json()
+            assert admin["batcher"]["prefill_tokens"] == prefilled
+            assert admin["batcher"]["kv_blocks_free"] == admin["batcher"]["kv_blocks_total"] == 128
+            assert admin["memory"]["resident_bytes"] < ceiling["ceiling_bytes"]
+    assert "memory ceiling" in server.log
 
 
 def test_a_model_that_is_not_there_is_one_line() -> None:

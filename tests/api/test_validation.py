@@ -239,7 +239,7 @@ def test_the_template_s_own_sentence_is_the_answer(http: httpx.Client) -> None:
 def test_the_default_and_the_hard_limit(http: httpx.Client) -> None:
     endless = Script("z", endless=True).runner(context_length=1024)
     with (
-        running_server(endless, context_length=1024, default_max_tokens=200, hard_max_tokens=400) as running,
+        running_server(endless, default_max_tokens=200, hard_max_tokens=400) as running,
         running.client() as client,
     ):
         for path, body in [(CHAT, chat_body()), (COMPLETIONS, completion_body())]:

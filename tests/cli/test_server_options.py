@@ -1,6 +1,7 @@
 """``ferrite-server``: options, where they come from, what contradicts what, ready line and signals."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -47,7 +48,8 @@ def test_the_defaults() -> None:
     assert config == ServerConfig()
     assert str(config.bind) == "127.0.0.1:8080"
     assert (config.model, config.model_id, config.api_key) == (None, "ferrite-local", None)
-    assert (config.default_max_tokens, config.hard_max_tokens, config.inference_wait_ms) == (16, 256, 0)
+    assert (config.default_max_tokens, config.hard_max_tokens) == (16, 256)
+    assert (config.sessions, config.wait_seconds, config.block_tokens) == (1, 0.0, 16)
     assert (config.kernel_provider, config.kv_backend, config.kv_dtype) == ("auto", "vec", "f16")
     assert (config.max_body_bytes, config.request_timeout_ms, config.drain_timeout_ms) == (2 << 20, 0, 30_000)
     assert (config.log_format, config.access_log, config.unknown_fields) == ("text", True, "refuse")
@@ -169,6 +171,14 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         ("--kv-tokens-per-block 16", "--kv-tokens-per-block --kv-backend"),
         ("--kv-max-tokens 64", "--kv-max-tokens --kv-backend"),
         ("--kv-backend locus", "--kv-backend --kv-max-tokens"),
+        (
+            "--experimental-batched-decode --max-batch-streams 2 --max-concurrent-inferences 2",
+            "--max-concurrent-inferences --experimental-batched-decode --max-batch-streams",
+        ),
+        (
+            "--experimental-batched-decode --max-batch-streams 2 --max-batch-queue 2 --inference-wait-ms 0",
+            "--inference-wait-ms --max-batch-queue",
+        ),
     ],
 )
 def test_contradictions_name_both_options(
@@ -179,19 +189,37 @@ def test_contradictions_name_both_options(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "sessions", "waiting_limit", "wait_seconds"),
     [
-        ("--experimental-prefix-cache --prefix-cache-max-mib 8", "--experimental-prefix-cache"),
-        ("--experimental-batched-decode --max-batch-streams 2", "--experimental-batched-decode"),
-        ("--kv-backend locus --kv-max-tokens 64", "--kv-backend locus"),
-        ("--kv-dtype q8_0", "--kv-dtype q8_0"),
+        ("--max-concurrent-inferences 3 --inference-wait-ms 250", 3, 64, 0.25),
+        ("--experimental-batched-decode --max-batch-streams 4", 4, 4, math.inf),
+        ("--experimental-batched-decode --max-batch-streams 4 --max-batch-queue 7", 4, 7, math.inf),
+        ("--experimental-batched-decode --max-batch-streams 4 --max-batch-queue 0", 4, 0, math.inf),
+        ("--experimental-batched-decode --max-batch-streams 4 --inference-wait-ms 500", 4, 4, 0.5),
+        ("--experimental-batched-decode --max-batch-streams 4 --inference-wait-ms 0", 4, 4, 0.0),
     ],
 )
-def test_what_is_not_built_yet_says_so(
-    capsys: pytest.CaptureFixture[str], arguments: str, named: str
+def test_who_may_run_and_who_may_wait(
+    arguments: str, sessions: int, waiting_limit: int, wait_seconds: float
 ) -> None:
-    line = failure(capsys, *arguments.split(), "--model", "would-be-read.gguf")
-    assert f"{named} is not supported by this version yet" in line
+    config = parsed(*arguments.split())
+    assert (config.sessions, config.waiting_limit, config.wait_seconds) == (
+        sessions,
+        waiting_limit,
+        wait_seconds,
+    )
+
+
+def test_the_seed_s_batching_and_locus_command_lines() -> None:
+    config = parsed(
+        "--experimental-prefix-cache", "--prefix-cache-max-entries", "8", "--prefix-cache-max-mib", "64",
+        "--experimental-batched-decode", "--max-batch-streams", "4", "--max-batch-queue", "4",
+        "--kv-backend", "locus", "--kv-tokens-per-block", "32", "--kv-max-tokens", "8192",
+        "--kv-dtype", "q8_0",
+    )  # fmt: skip
+    assert (config.prefix_cache_max_entries, config.prefix_cache_max_mib) == (8, 64)
+    assert (config.kv_backend, config.block_tokens, config.kv_max_tokens) == ("locus", 32, 8192)
+    assert config.kv_dtype == "q8_0"
 
 
 @pytest.mark.parametrize(
@@ -210,6 +238,11 @@ def test_what_is_not_built_yet_says_so(
         ("--hard-max-tokens", "9" * 5000),
         ("--kernel-provider", "cuda"),
         ("--kv-backend", "paged"),
+        ("--kv-tokens-per-block", "24"),
+        ("--kv-tokens-per-block", "0"),
+        ("--kv-max-tokens", "0"),
+        ("--max-batch-streams", "0"),
+        ("--kv-dtype", "q4_0"),
         ("--log-format", "xml"),
         ("--unknown-fields", "drop"),
         ("--model-id", ""),
@@ -227,6 +260,11 @@ def test_bad_values_name_their_option(capsys: pytest.CaptureFixture[str], option
     assert failure(capsys, f"{option}={value}").startswith(f"ferrite-server: {option}: ")
     variable = f"FERRITE_{option[2:].upper().replace('-', '_')}"
     assert failure(capsys, **{variable: value}).startswith(f"ferrite-server: {variable}: ")
+
+
+def test_a_block_that_does_not_fit_says_what_would(capsys: pytest.CaptureFixture[str]) -> None:
+    line = failure(capsys, "--kv-backend", "locus", "--kv-max-tokens", "64", "--kv-tokens-per-block", "24")
+    assert line == "ferrite-server: --kv-tokens-per-block: 24 is not a multiple of 16\n"
 
 
 def test_an_api_key_is_never_repeated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,6 +371,10 @@ def test_the_ready_line_and_a_clean_end(stop: signal.Signals) -> None:
             "cpu_features": None,
             "threads": 3,
             "kv_policy": "vec",
+            "kv_dtype": "f16",
+            "kv_tokens_per_block": None,
+            "kv_max_tokens": None,
+            "memory": None,
         }
         answer = httpx.get(f"http://{address}/health", trust_env=False, verify=False)
         assert answer.json() == {"model": "ferrite-local", "ready": False, "reason": "no_model"}

@@ -6,9 +6,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ferrite.engine.events import Usage
+from ferrite.engine.events import CacheTrace, Usage
 
 FinishReason = Literal["stop", "length"]
+CacheOutcome = Literal["disabled", "no_key", "miss", "hit"]
 
 _OBFUSCATION_STEP = 32
 """Obfuscated events differ in length only by whole steps of this many bytes of text."""
@@ -74,6 +75,22 @@ class CompletionChoice(msgspec.Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
+class CacheTraceAnswer(msgspec.Struct):
+    """What the prefix cache did for one prompt."""
+
+    outcome: CacheOutcome
+    cached_tokens: int
+    entry_tokens: int
+    """Length of the entry that matched."""
+    shared: bool
+    """The prompt was evaluated together with an equal one."""
+    stored: bool
+    identity: str
+    """Digest of all that an entry depends on beside its tokens and its key."""
+    key_given: bool
+    """The request has a ``prompt_cache_key``."""
+
+
 class Answer(msgspec.Struct):
     """A whole answer or one chunk of a stream."""
 
@@ -85,6 +102,8 @@ class Answer(msgspec.Struct):
     usage: UsageAnswer | UnsetType | None = UNSET
     request_id: str | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET
+    ferrite_cache_trace: CacheTraceAnswer | list[CacheTraceAnswer | None] | UnsetType | None = UNSET
+    """A list where the request has several prompts; null for a prompt that was not evaluated."""
 
 
 def usage_answer(usages: list[Usage]) -> UsageAnswer:
@@ -93,6 +112,19 @@ def usage_answer(usages: list[Usage]) -> UsageAnswer:
     completion = sum(usage.completion_tokens for usage in usages)
     cached = sum(usage.cached_tokens for usage in usages)
     return UsageAnswer(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+
+def cache_trace_answer(trace: CacheTrace, *, key_given: bool) -> CacheTraceAnswer:
+    """Return ``trace`` as a client sees it."""
+    return CacheTraceAnswer(
+        trace.outcome,
+        trace.cached_tokens,
+        trace.entry_tokens,
+        trace.shared,
+        trace.stored,
+        trace.identity,
+        key_given,
+    )
 
 
 def obfuscation(text: str) -> str:

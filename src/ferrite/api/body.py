@@ -1,5 +1,8 @@
 """Reading a JSON body: content type, then the declared length, then the bytes as they come."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
@@ -11,7 +14,7 @@ class ClientGone(Exception):  # noqa: N818 - not a fault
 
 
 class BodyMemory:
-    """What the bodies that are still arriving may take together, so that no number of clients takes more."""
+    """What bodies may take together that arrive or wait to be decoded, however many clients there are."""
 
     def __init__(self, limit: int) -> None:
         """``limit``: bytes."""
@@ -20,8 +23,17 @@ class BodyMemory:
     def take(self, size: int) -> None:
         """Count ``size`` more bytes; raises 429 when there is no room for them."""
         if size > self._free:
-            raise busy("The bodies of too many requests are arriving at once.", 1)
+            raise busy("Too many requests with large bodies have come at once.", 1)
         self._free -= size
+
+    @contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        """Count ``size`` bytes that have arrived and wait; raises 429 when there is no room for them."""
+        self.take(size)
+        try:
+            yield
+        finally:
+            self.give_back(size)
 
     def give_back(self, size: int) -> None:
         """Stop counting ``size`` bytes."""

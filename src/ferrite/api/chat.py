@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from ferrite.api.errors import invalid, not_implemented
+from ferrite.api.errors import invalid
 from ferrite.api.fields import CHAT_FIELDS
 from ferrite.api.generate import GenerationRoute
 from ferrite.api.limits import Budget, stop_strings
@@ -28,9 +28,7 @@ from ferrite.chat import ChatTemplateError, Message, ToolCall
 
 
 def check(body: ChatBody) -> None:
-    """Raise 400 for messages that do not fit together, 501 for a cache trace."""
-    if body.metadata and body.metadata.get("ferrite_cache_trace", "false") != "false":
-        raise not_implemented("The cache trace is not supported yet.", "metadata.ferrite_cache_trace")
+    """Raise 400 for messages that do not fit together."""
     conversation(body)
 
 

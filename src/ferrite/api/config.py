@@ -1,5 +1,6 @@
 """The server's configuration: every option of ``ferrite-server``, and which combinations make sense."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from ferrite.api.options import (
     flag_name,
     layered_values,
     model_identifier,
+    multiple_of,
     options_of,
     origins,
     path,
@@ -25,6 +27,14 @@ from ferrite.api.options import (
 )
 
 DEFAULT_BIND = Address("127.0.0.1", 8080)
+PERMIT_WAITING_LIMIT = 64
+"""Requests that may wait for a permit when batching is off: no option bounds them, only their time."""
+DEFAULT_PREFIX_ENTRIES = 8
+DEFAULT_PREFIX_MIB = 64
+DEFAULT_BLOCK_TOKENS = 16
+_PREFIX_OPTIONS = ("prefix_cache_max_entries", "prefix_cache_max_mib")
+_BATCH_OPTIONS = ("max_batch_streams", "max_batch_queue")
+_LOCUS_OPTIONS = ("kv_tokens_per_block", "kv_max_tokens")
 _COUNT = 2**31 - 1
 _MILLISECONDS = 24 * 60 * 60 * 1000
 
@@ -54,8 +64,13 @@ class ServerConfig:
         int, Option(whole_number(1, _COUNT), "N", "largest token budget; a request above it is refused")
     ] = 256
     inference_wait_ms: Annotated[
-        int, Option(whole_number(0, _MILLISECONDS), "N", "how long admission may wait before 429")
-    ] = 0
+        int | None,
+        Option(
+            whole_number(0, _MILLISECONDS),
+            "N",
+            "how long admission may wait before 429 (0; when batching: as long as it takes)",
+        ),
+    ] = None
     threads: Annotated[
         int | None,
         Option(
@@ -67,11 +82,21 @@ class ServerConfig:
         Option(choice("auto", "portable"), "auto|portable", "fast kernels, or the plain C++ ones; same bits"),
     ] = "auto"
     max_concurrent_inferences: Annotated[
-        int, Option(whole_number(1, 1024), "N", "admission permits when batching is off")
-    ] = 1
+        int | None,
+        Option(
+            whole_number(1, 1024),
+            "N",
+            "admission permits when batching is off (1); --max-batch-streams is that of batching",
+        ),
+    ] = None
     experimental_prefix_cache: Annotated[bool, switch("reuse prompt prefixes across requests")] = False
     prefix_cache_max_entries: Annotated[
-        int | None, Option(whole_number(1, _COUNT), "N", "prefix cache entries (8 when the cache is on)")
+        int | None,
+        Option(
+            whole_number(1, _COUNT),
+            "N",
+            f"prefix cache entries ({DEFAULT_PREFIX_ENTRIES} when the cache is on)",
+        ),
     ] = None
     prefix_cache_max_mib: Annotated[
         int | None, Option(whole_number(1, _COUNT), "N", "prefix cache size in MiB (64 when the cache is on)")
@@ -91,10 +116,12 @@ class ServerConfig:
     ] = None
     kv_backend: Annotated[str, Option(choice("vec", "locus"), "vec|locus", "KV storage policy")] = "vec"
     kv_tokens_per_block: Annotated[
-        int | None, Option(whole_number(1, 4096), "N", "positions per locus block (16 with locus)")
+        int | None,
+        Option(multiple_of(16, 4096), "N", "positions per locus block, a multiple of 16 (16 with locus)"),
     ] = None
     kv_max_tokens: Annotated[
-        int | None, Option(whole_number(1, _COUNT), "N", "positions per session; required with locus")
+        int | None,
+        Option(whole_number(1, _COUNT), "N", "positions per session; required with locus"),
     ] = None
     kv_dtype: Annotated[
         str, Option(choice("f16", "f32", "q8_0"), "f16|f32|q8_0", "number format of the KV cache")
@@ -127,6 +154,32 @@ class ServerConfig:
         str, Option(choice("refuse", "ignore"), "refuse|ignore", "what to do with unknown request fields")
     ] = "refuse"
 
+    @property
+    def sessions(self) -> int:
+        """Requests that may generate at one moment: batch streams, or permits."""
+        if self.experimental_batched_decode:
+            return self.max_batch_streams or 1
+        return self.max_concurrent_inferences or 1
+
+    @property
+    def waiting_limit(self) -> int:
+        """Requests that may wait behind them."""
+        if not self.experimental_batched_decode:
+            return PERMIT_WAITING_LIMIT
+        return self.sessions if self.max_batch_queue is None else self.max_batch_queue
+
+    @property
+    def block_tokens(self) -> int:
+        """Positions per KV block."""
+        return self.kv_tokens_per_block or DEFAULT_BLOCK_TOKENS
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a request may wait; ``math.inf`` when nothing limits it."""
+        if self.inference_wait_ms is None:
+            return math.inf if self.experimental_batched_decode else 0.0
+        return self.inference_wait_ms / 1000
+
 
 def load_config(flags: Mapping[str, object], environ: Mapping[str, str]) -> ServerConfig:
     """Build the configuration from what the command line named, the environment and ``--config``.
@@ -144,7 +197,7 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str]) -> Serv
 
 
 def check_combination(config: ServerConfig) -> None:
-    """Raise ``ConfigError`` for options that contradict each other or are not built yet."""
+    """Raise ``ConfigError`` for options that contradict each other."""
     if config.default_max_tokens > config.hard_max_tokens:
         raise ConfigError(
             f"--default-max-tokens {config.default_max_tokens} is above "
@@ -152,37 +205,38 @@ def check_combination(config: ServerConfig) -> None:
         )
     if config.api_key is not None and config.api_key_file is not None:
         raise ConfigError("--api-key and --api-key-file cannot be given together")
-    for name in ("prefix_cache_max_entries", "prefix_cache_max_mib"):
-        if getattr(config, name) is not None and not config.experimental_prefix_cache:
-            raise ConfigError(f"{flag_name(name)} needs --experimental-prefix-cache")
-    for name in ("max_batch_streams", "max_batch_queue"):
-        if getattr(config, name) is not None and not config.experimental_batched_decode:
-            raise ConfigError(f"{flag_name(name)} needs --experimental-batched-decode")
-    if config.experimental_batched_decode and config.max_batch_streams is None:
+    groups = (
+        ("--experimental-prefix-cache", config.experimental_prefix_cache, _PREFIX_OPTIONS),
+        ("--experimental-batched-decode", config.experimental_batched_decode, _BATCH_OPTIONS),
+        ("--kv-backend locus", config.kv_backend == "locus", _LOCUS_OPTIONS),
+    )
+    for needed, given, names in groups:
+        for name in names:
+            if getattr(config, name) is not None and not given:
+                raise ConfigError(f"{flag_name(name)} needs {needed}")
+    if config.experimental_batched_decode:
+        _check_batching(config)
+    if config.kv_backend == "locus" and config.kv_max_tokens is None:
+        raise ConfigError("--kv-backend locus needs --kv-max-tokens")
+
+
+def _check_batching(config: ServerConfig) -> None:
+    if config.max_batch_streams is None:
         raise ConfigError("--experimental-batched-decode needs --max-batch-streams")
-    if config.experimental_batched_decode and config.experimental_residual_q8_activation_matvec:
+    if config.experimental_residual_q8_activation_matvec:
         raise ConfigError(
             "--experimental-residual-q8-activation-matvec cannot be combined "
             "with --experimental-batched-decode"
         )
-    for name in ("kv_tokens_per_block", "kv_max_tokens"):
-        if getattr(config, name) is not None and config.kv_backend != "locus":
-            raise ConfigError(f"{flag_name(name)} needs --kv-backend locus")
-    if config.kv_backend == "locus" and config.kv_max_tokens is None:
-        raise ConfigError("--kv-backend locus needs --kv-max-tokens")
-    _refuse_unbuilt(config)
-
-
-def _refuse_unbuilt(config: ServerConfig) -> None:
-    unbuilt = {
-        "--experimental-prefix-cache": config.experimental_prefix_cache,
-        "--experimental-batched-decode": config.experimental_batched_decode,
-        "--kv-backend locus": config.kv_backend == "locus",
-        "--kv-dtype q8_0": config.kv_dtype == "q8_0",
-    }
-    for written, asked in unbuilt.items():
-        if asked:
-            raise ConfigError(f"{written} is not supported by this version yet")
+    if config.max_concurrent_inferences is not None:
+        raise ConfigError(
+            "--max-concurrent-inferences cannot be combined with --experimental-batched-decode, "
+            "which batches every request: --max-batch-streams says how many run at once"
+        )
+    if config.inference_wait_ms == 0 and config.max_batch_queue:
+        raise ConfigError(
+            f"--inference-wait-ms 0 lets no request wait, but --max-batch-queue {config.max_batch_queue} does"
+        )
 
 
 def _read_key(file: Path) -> str:

@@ -50,8 +50,9 @@ _GENERATION: Mapping[str, Field] = {
     "seed": HONOURED,
     "stop": HONOURED,
     "return_token_ids": HONOURED,
+    "prompt_cache_key": HONOURED,
+    "metadata": HONOURED,
     "user": LABEL,
-    "prompt_cache_key": LABEL,
     "n": Field(Support.LATER, (1,)),
 }
 
@@ -59,7 +60,6 @@ CHAT_FIELDS: Mapping[str, Field] = {
     **_GENERATION,
     "messages": HONOURED,
     "max_completion_tokens": HONOURED,
-    "metadata": LABEL,
     "safety_identifier": LABEL,
     "parallel_tool_calls": LABEL,
     "logprobs": Field(Support.LATER, (False,)),

@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ferrite.api.errors import ApiError, invalid
+from ferrite.api.model import GenerationEngine
 from ferrite.api.wire import GenerationBody
+from ferrite.engine.errors import RequestTooLarge
 from ferrite.sampling import SamplingParams
+
+CACHE_TRACE = "ferrite_cache_trace"
+"""Key of ``metadata``, and field of the answer."""
 
 ValueT = TypeVar("ValueT")
 
@@ -32,26 +37,45 @@ def check_budget(budget: Budget, hard_max_tokens: int) -> None:
         )
 
 
-def check_context(
-    n_prompt: int, budget: Budget, context_length: int, param: str, *, exact: bool = True
+def check_size(
+    engine: GenerationEngine, n_prompt: int, budget: Budget, param: str, *, exact: bool = True
 ) -> None:
-    """Raise 400 when prompt and budget do not fit into the context together.
+    """Raise 400 when the engine can never run prompt and budget together.
 
     ``n_prompt`` may be the least number of tokens the prompt can have, which is then not ``exact``.
     """
-    if n_prompt + budget.tokens > context_length:
+    try:
+        engine.check_size(n_prompt + budget.tokens)
+    except RequestTooLarge as error:
         count = f"{n_prompt}" if exact else f"at least {n_prompt}"
         source = "" if budget.given else ", the server's default (--default-max-tokens)"
-        raise context_exceeded(
+        raise too_large(
             f"The prompt has {count} tokens and `{budget.field}` is {budget.tokens}{source}, together "
-            f"{n_prompt + budget.tokens}; the context has {context_length} tokens (--ctx-size).",
+            f"{n_prompt + budget.tokens}",
+            error,
             param,
-        )
+        ) from None
 
 
-def context_exceeded(message: str, param: str | None) -> ApiError:
-    """400: the request needs more positions than there are."""
-    return invalid(message, param, "context_length_exceeded")
+def too_large(request: str, error: RequestTooLarge, param: str | None) -> ApiError:
+    """400 that says which limit ``request`` exceeds, and the option that would lift it."""
+    limit = {
+        "context": f"the context has {error.limit} tokens (--ctx-size)",
+        "session": f"a session has {error.limit} tokens (--kv-max-tokens)",
+        "store": (
+            f"that is {error.needed} KV blocks, the KV cache has {error.limit} in all "
+            "(--kv-max-tokens, --max-batch-streams)"
+        ),
+    }[error.bound]
+    return invalid(f"{request}; {limit}.", param, "context_length_exceeded")
+
+
+def wants_cache_trace(body: GenerationBody) -> bool:
+    """Return whether the answer shall tell of the prefix cache; raises 400 for a value that is no answer."""
+    asked = (body.metadata or {}).get(CACHE_TRACE, "false")
+    if asked not in ("true", "false"):
+        raise invalid(f'`metadata.{CACHE_TRACE}` must be "true" or "false".', f"metadata.{CACHE_TRACE}")
+    return asked == "true"
 
 
 def sampling_params(body: GenerationBody, vocab_size: int) -> SamplingParams:

@@ -6,9 +6,12 @@ from datetime import datetime
 from typing import Protocol
 
 from ferrite.api.errors import not_ready
+from ferrite.api.memory import MemoryCeiling
 from ferrite.chat import Message
 from ferrite.engine.events import Event
 from ferrite.engine.request import GenerationRequest
+from ferrite.kv.prefix import PrefixStats
+from ferrite.telemetry import BatcherSnapshot, EngineMeters
 
 
 class GenerationHandle(Protocol):
@@ -31,8 +34,35 @@ class GenerationEngine(Protocol):
     def healthy(self) -> bool:
         """False when the engine cannot go on."""
 
-    def submit(self, request: GenerationRequest) -> GenerationHandle:
-        """Hand in a request; raises ``EngineBusy``, ``EngineStopped``, ``RequestTooLarge``."""
+    @property
+    def active(self) -> int:
+        """Requests that generate."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the waiting line."""
+
+    @property
+    def meters(self) -> EngineMeters:
+        """What the engine counts; read only."""
+
+    def batcher(self) -> BatcherSnapshot:
+        """Return the counters and gauges of this moment."""
+
+    def prefix_stats(self) -> PrefixStats | None:
+        """Return the state of the prefix cache; None without one."""
+
+    def check_size(self, positions: int) -> None:
+        """Raise ``RequestTooLarge``, and count it, for what can never run."""
+
+    def check_room(self) -> None:
+        """Raise ``EngineBusy``, and count it, when a request could neither run nor wait."""
+
+    def submit(self, request: GenerationRequest, *, continues: bool = False) -> GenerationHandle:
+        """Hand in a request; raises ``EngineBusy``, ``EngineStopped``, ``RequestTooLarge``.
+
+        ``continues``: a later prompt of an HTTP request whose first has run; it goes to the head of the line.
+        """
 
     async def drain(self, timeout: float) -> None:
         """Refuse new requests; return when all others have ended, or were ended after ``timeout`` seconds."""
@@ -95,8 +125,8 @@ class LoadedModel:
     """Most characters of text that one token stands for; None where text can vanish without a token."""
     turn_stops: tuple[str, ...] = ()
     """What ends an assistant's turn where the prompt format has no token for it."""
-    memory_bound_bytes: int | None = None
-    """Most memory that model and KV cache can take, for the log at start."""
+    memory: MemoryCeiling | None = None
+    """None where nobody has computed it."""
 
 
 @dataclass(slots=True)

@@ -75,6 +75,19 @@ def whole_number(low: int, high: int) -> Callable[[object], int]:
     return parse
 
 
+def multiple_of(step: int, high: int) -> Callable[[object], int]:
+    """Read a multiple of ``step`` between it and ``high``, both included."""
+    number = whole_number(step, high)
+
+    def parse(value: object) -> int:
+        read = number(value)
+        if read % step:
+            raise ValueError(f"{value} is not a multiple of {step}")
+        return read
+
+    return parse
+
+
 def choice(*values: str) -> Callable[[object], str]:
     """Read one of the given words."""
 

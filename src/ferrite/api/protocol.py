@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, cast
 
 import httptools
+from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState as ConnectionState
 
-from ferrite.api.context import new_request_id
+from ferrite.api.context import context_of, new_request_id
 from ferrite.api.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -18,6 +19,8 @@ MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers together; also trailers, and the framing between two pieces of a body."""
 MAX_REQUEST_SECONDS = 60.0
 """From the first byte of a request (or from connecting) to its last."""
+MAX_STALLED_SECONDS = 60.0
+"""How long a client may take nothing of an answer that fills the buffers before it counts as gone."""
 LINGER_SECONDS = 1.0
 """How long a refused client may go on sending before the connection is cut, so that it reads the refusal."""
 
@@ -28,8 +31,9 @@ class BoundedProtocol(HttpToolsProtocol):
     """What uvicorn leaves to a proxy, since clients reach this server directly.
 
     A head that never ends or a body that trickles would hold memory or a connection for ever, before any key
-    is checked. A request sent before the answer to the last one would hide that its client has gone. A body
-    behind ``Upgrade: h2c`` (Java's client sends that by default) would be taken for another protocol.
+    is checked; an answer that is not read would hold a permit and KV blocks. A request sent before the answer
+    to the last one would hide that its client has gone. A body behind ``Upgrade: h2c`` (Java's client sends
+    that by default) would be taken for another protocol.
     """
 
     def __init__(
@@ -41,6 +45,9 @@ class BoundedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        """Bytes that waited for the client when it was last looked at."""
         self._undelivered = 0
         """Bytes since the parser last gave something to the application."""
         self._deaf = False
@@ -55,9 +62,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline with the connection."""
+        """Forget the deadlines with the connection."""
         self._clear_deadline()
+        self._clear_stall()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Hold the application back: the client reads more slowly than it writes."""
+        super().pause_writing()
+        self._watch_stall()
+
+    def resume_writing(self) -> None:
+        """Let the application write again."""
+        self._clear_stall()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse the next bytes."""
@@ -154,6 +172,24 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _watch_stall(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(MAX_STALLED_SECONDS, self._on_stall)
+
+    def _clear_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _on_stall(self) -> None:
+        if self.transport.get_write_buffer_size() < self._unsent:
+            self._watch_stall()
+            return
+        if self.cycle is not None:
+            context_of(cast("Scope", self.cycle.scope)).log_fields["client_stalled"] = True
+        # Closing would wait until the client has taken the rest.
+        self.transport.abort()
 
     def _on_deadline(self) -> None:
         message = f"The request did not arrive within {MAX_REQUEST_SECONDS:.0f} seconds."

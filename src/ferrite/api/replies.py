@@ -9,15 +9,17 @@ from msgspec import UNSET
 from ferrite.api.answers import (
     Answer,
     AssistantAnswer,
+    CacheTraceAnswer,
     ChatChoice,
     ChatChunkChoice,
     ChatDelta,
     CompletionChoice,
     FinishReason,
+    cache_trace_answer,
     obfuscation,
     usage_answer,
 )
-from ferrite.engine.events import Delta, Event, Finished, Usage
+from ferrite.engine.events import CacheTrace, Delta, Event, Finished, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class ReplyOptions:
     include_obfuscation: bool
     token_ids: bool
     """Add the token ids of text and choices."""
+    cache_trace: bool
+    """Tell what the prefix cache did."""
+    cache_key_given: bool
+    """The request has a ``prompt_cache_key``."""
 
 
 @dataclass(slots=True)
@@ -41,6 +47,8 @@ class Choice:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    cache: CacheTrace | None = None
+    """None too when not one token was wanted: nothing was evaluated."""
 
     def add(self, event: Event) -> None:
         """Take the next event."""
@@ -50,6 +58,7 @@ class Choice:
         else:
             self.finish_reason = event.reason
             self.usage = event.usage
+            self.cache = event.cache if event.usage.completion_tokens else None
 
 
 class Shape(Protocol):
@@ -140,7 +149,10 @@ class ReplyBuilder:
         """Take an event of generation ``index``; return the chunks that it makes."""
         self._choices[index].add(event)
         if isinstance(event, Finished):
-            return [self._chunk(self._shape.chunk(index, "", event.reason))]
+            chunk = self._chunk(self._shape.chunk(index, "", event.reason))
+            if self._options.cache_trace:
+                chunk.ferrite_cache_trace = self._trace(self._choices[index])
+            return [chunk]
         if not event.text and not self._options.token_ids:
             return []
         choice = self._shape.chunk(index, event.text, None)
@@ -169,7 +181,15 @@ class ReplyBuilder:
             choices.append(choice)
         answer = self._answer(self._shape.whole_object, choices)
         answer.usage = usage_answer(self.usages)
+        if self._options.cache_trace:
+            traces = [self._trace(choice) for choice in self._choices]
+            answer.ferrite_cache_trace = traces if len(traces) > 1 else traces[0]
         return answer
+
+    def _trace(self, choice: Choice) -> CacheTraceAnswer | None:
+        if choice.cache is None:
+            return None
+        return cache_trace_answer(choice.cache, key_given=self._options.cache_key_given)
 
     def _chunk(self, choice: Any) -> Answer:
         chunk = self._answer(self._shape.chunk_object, [choice])

@@ -9,14 +9,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ferrite.api import chat, completions
+from ferrite.api import chat, completions, metrics, stats, tokenize
 from ferrite.api.auth import check_api_key, is_protected
-from ferrite.api.body import BodyMemory
 from ferrite.api.config import ServerConfig
 from ferrite.api.errors import not_found, not_implemented
 from ferrite.api.generate import GenerationEndpoint
-from ferrite.api.model import LoadedModel, ServerState
-from ferrite.api.prompts import PromptWorkers
+from ferrite.api.listing import ModelList, health_answer, model_answer
+from ferrite.api.services import Services
+from ferrite.api.tokenize import TokenEndpoint
 
 Handler = Callable[[Scope], Awaitable[Response]]
 
@@ -24,54 +24,13 @@ LATER_ROUTES: Mapping[str, str] = MappingProxyType(
     {
         "/": "GET",
         "/openapi.json": "GET",
-        "/metrics": "GET",
-        "/admin/stats": "GET",
-        "/v1/stats": "GET",
-        "/v1/requests": "GET",
         "/v1/responses": "POST",
         "/v1/embeddings": "POST",
         "/v1/messages": "POST",
         "/v1/messages/count_tokens": "POST",
-        "/v1/tokenize": "POST",
-        "/v1/detokenize": "POST",
     }
 )
 """Routes that are part of the product and answer 501 until they are built, with their method."""
-
-
-class ModelDetails(msgspec.Struct):
-    """What the model file says; null while no model is loaded."""
-
-    context_length: int | None
-    n_params: int | None
-    quantisation: str | None
-    architecture: str | None
-
-
-class ModelAnswer(msgspec.Struct):
-    """The entry of the one model."""
-
-    id: str
-    object: str
-    created: int
-    owned_by: str
-    context_length: int | None
-    ferrite: ModelDetails
-
-
-class ModelList(msgspec.Struct):
-    """``GET /v1/models``."""
-
-    object: str
-    data: list[ModelAnswer]
-
-
-class HealthAnswer(msgspec.Struct):
-    """``GET /health``."""
-
-    model: str
-    ready: bool
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +47,15 @@ class Guarded:
         await self.app(scope, receive, send)
 
 
-def build_routes(
-    config: ServerConfig, state: ServerState, workers: PromptWorkers, bodies: BodyMemory
-) -> list[Route]:
-    """Return every route; ``workers`` run templates and tokenizers, ``bodies`` bounds what arrives."""
+def build_routes(services: Services) -> list[Route]:
+    """Return every route."""
+    config, state = services.config, services.state
 
     async def health(_: Scope) -> Response:
-        reason = state.unready_reason
-        return _json(HealthAnswer(config.model_id, reason is None, reason))
+        return _json(health_answer(config, state))
 
     async def models(_: Scope) -> Response:
-        return _json(ModelList("list", [_model_answer(config, state.model)]))
+        return _json(ModelList("list", [model_answer(config, state.model)]))
 
     async def model(scope: Scope) -> Response:
         asked = scope["path_params"]["id"]
@@ -106,7 +63,19 @@ def build_routes(
             raise not_found(
                 f"The model {asked[:256]!r} does not exist.", param="model", code="model_not_found"
             )
-        return _json(_model_answer(config, state.model))
+        return _json(model_answer(config, state.model))
+
+    async def admin(_: Scope) -> Response:
+        return _json(stats.admin_stats(services))
+
+    async def serving(_: Scope) -> Response:
+        return _json(stats.serving_stats(services))
+
+    async def requests(scope: Scope) -> Response:
+        return _json(stats.request_page(services, scope["query_string"]))
+
+    async def prometheus(_: Scope) -> Response:
+        return Response(metrics.exposition(services), headers={"content-type": metrics.CONTENT_TYPE})
 
     async def later(scope: Scope) -> Response:
         raise not_implemented(f"{scope['path']} is not supported yet.")
@@ -115,8 +84,15 @@ def build_routes(
         ("/health", "GET", _answering(health)),
         ("/v1/models", "GET", _answering(models)),
         ("/v1/models/{id:path}", "GET", _answering(model)),
-        ("/v1/chat/completions", "POST", GenerationEndpoint(chat.ROUTE, config, state, workers, bodies)),
-        ("/v1/completions", "POST", GenerationEndpoint(completions.ROUTE, config, state, workers, bodies)),
+        ("/metrics", "GET", _answering(prometheus)),
+        ("/admin/stats", "GET", _answering(admin)),
+        ("/v1/stats", "GET", _answering(serving)),
+        ("/v1/requests", "GET", _answering(requests)),
+        ("/v1/chat/completions", "POST", GenerationEndpoint(chat.ROUTE, services)),
+        ("/v1/completions", "POST", GenerationEndpoint(completions.ROUTE, services)),
+        ("/v1/tokenize", "POST", TokenEndpoint(tokenize.TOKENIZE, services)),
+        ("/v1/detokenize", "POST", TokenEndpoint(tokenize.DETOKENIZE, services)),
+        ("/v1/chat/completions/render", "POST", TokenEndpoint(tokenize.RENDER, services)),
         *((path, method, _answering(later)) for path, method in LATER_ROUTES.items()),
     ]
     return [
@@ -141,13 +117,5 @@ def _answering(handler: Handler) -> ASGIApp:
     return app
 
 
-def _model_answer(config: ServerConfig, model: LoadedModel | None) -> ModelAnswer:
-    if model is None:
-        details = ModelDetails(None, None, None, None)
-        return ModelAnswer(config.model_id, "model", 0, "ferrite", None, details)
-    details = ModelDetails(model.context_length, model.n_params, model.quantisation, model.architecture)
-    return ModelAnswer(model.id, "model", model.created, "ferrite", model.context_length, details)
-
-
-def _json(answer: msgspec.Struct) -> Response:
+def _json(answer: object) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -159,6 +159,7 @@ class GenerationBody(Wire, kw_only=True):
     n: Count | None = None
     user: str | None = None
     prompt_cache_key: Label | None = None
+    metadata: Metadata | None = None
     return_token_ids: bool | None = None
 
 
@@ -182,7 +183,6 @@ class ChatBody(GenerationBody, kw_only=True):
     moderation: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
-    metadata: Metadata | None = None
     store: bool | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None

@@ -1,18 +1,33 @@
 """From a server configuration to a model that generates."""
 
+import hashlib
 import logging
 import os
+from dataclasses import replace
 from math import prod
+from pathlib import Path
+from typing import cast
 
 from ferrite import _native
 from ferrite.api import LoadedModel, ModelLoadError, ServerConfig
+from ferrite.api.config import DEFAULT_PREFIX_ENTRIES, DEFAULT_PREFIX_MIB
+from ferrite.api.memory import MemoryCeiling, resident_bytes
+from ferrite.api.services import MAX_ARRIVING_BODIES
 from ferrite.catalogue import CatalogueError, console_report, resolve
 from ferrite.chat import ChatTemplate, TemplateRefusedError
 from ferrite.cli.inspect import quantisation_mix
 from ferrite.engine import Engine, EngineConfig
 from ferrite.gguf import FileType, GGUFError, GGUFFile, open_gguf
+from ferrite.kv import PrefixLimits
 from ferrite.models import trace_model
-from ferrite.program.runner import KvDtype, NativeRunner, RunnerConfig, RunnerConfigError, load_runner
+from ferrite.program.runner import (
+    KvBackend,
+    KvDtype,
+    NativeRunner,
+    RunnerConfig,
+    RunnerConfigError,
+    load_runner,
+)
 from ferrite.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from ferrite.tokenizer.bytelevel import BYTE_ALPHABET
 
@@ -23,6 +38,10 @@ PREFILL_CHUNK = 128
 
 More rows are not faster: from 64 on, a prompt of 1,024 or 2,048 tokens takes the same time.
 """
+
+ARRIVAL_WINDOW_SECONDS = 0.005
+"""How long an idle engine waits for more requests when batching: what a client cannot feel."""
+IDENTITY_DIGITS = 16
 
 FALLBACK_STOPS = ("\n\nUser:", "\n\nAssistant:")
 """Where the fallback template would begin the next turn, which a model writes when nothing stops it."""
@@ -59,18 +78,15 @@ def _load(config: ServerConfig) -> LoadedModel:
         engine = Engine(
             runner,
             tokenizer.detokenizer,
-            EngineConfig(
-                max_concurrent=config.max_concurrent_inferences,
-                inference_wait_seconds=config.inference_wait_ms / 1000,
-                prefill_chunk=max(PREFILL_CHUNK, config.max_concurrent_inferences),
-            ),
+            _engine_config(config, runner, cache_identity(config, file, tokenizer, chat_template)),
         )
+        session_positions = runner.context_length if config.kv_max_tokens is None else config.kv_max_tokens
         model = LoadedModel(
             id=config.model_id,
             engine=engine,
             tokenizer=tokenizer,
             chat_template=chat_template,
-            context_length=runner.context_length,
+            context_length=min(runner.context_length, session_positions),
             n_params=sum(prod(tensor.shape) for tensor in file.tensors.values()),
             quantisation=_quantisation(file),
             architecture=runner.program.architecture,
@@ -79,10 +95,69 @@ def _load(config: ServerConfig) -> LoadedModel:
             cpu_features=tuple(_native.cpu_features()),
             longest_token=_longest_token(tokenizer),
             turn_stops=FALLBACK_STOPS if chat_template.is_fallback else (),
-            memory_bound_bytes=runner.weight_bytes + runner.kv_bytes,
         )
     engine.start()
-    return model
+    return replace(model, memory=_memory_ceiling(config, runner))
+
+
+def _engine_config(config: ServerConfig, runner: NativeRunner, cache_identity: str) -> EngineConfig:
+    batching = config.experimental_batched_decode
+    return EngineConfig(
+        max_concurrent=config.sessions,
+        inference_wait_seconds=config.wait_seconds,
+        waiting_limit=config.waiting_limit,
+        arrival_window_seconds=ARRIVAL_WINDOW_SECONDS if batching else 0.0,
+        prefill_chunk=PREFILL_CHUNK,
+        session_positions=(
+            None if config.kv_max_tokens is None else min(config.kv_max_tokens, runner.context_length)
+        ),
+        prefix_cache=_prefix_limits(config),
+        cache_identity=cache_identity,
+    )
+
+
+def _prefix_limits(config: ServerConfig) -> PrefixLimits | None:
+    if not config.experimental_prefix_cache:
+        return None
+    return PrefixLimits(
+        max_entries=config.prefix_cache_max_entries or DEFAULT_PREFIX_ENTRIES,
+        max_bytes=(config.prefix_cache_max_mib or DEFAULT_PREFIX_MIB) << 20,
+    )
+
+
+def cache_identity(
+    config: ServerConfig, file: GGUFFile, tokenizer: Tokenizer, chat_template: ChatTemplate
+) -> str:
+    """Return a digest of all that a cached prefix depends on beside its tokens.
+
+    The weights count by the size and time of their files: reading gigabytes again would double the time to
+    start, and the files must not change while the server runs.
+    """
+    shards = [(status.st_size, status.st_mtime_ns) for status in map(Path.stat, file.paths)]
+    tensors = [(name, info.shape, info.type.name) for name, info in file.tensors.items()]
+    parts = (
+        (shards, tensors),
+        (tokenizer.rule, tokenizer.add_bos, tokenizer.bos_id, tokenizer.vocabulary.texts),
+        chat_template.text,
+        config.experimental_residual_q8_activation_matvec,
+        config.kernel_provider,
+        (config.kv_backend, config.kv_dtype, config.block_tokens),
+    )
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(repr(part).encode())
+    return digest.hexdigest()[:IDENTITY_DIGITS]
+
+
+def _memory_ceiling(config: ServerConfig, runner: NativeRunner) -> MemoryCeiling:
+    held = resident_bytes() or 0
+    return MemoryCeiling(
+        model_bytes=runner.weight_bytes,
+        session_bytes=runner.session_bytes,
+        sessions=config.sessions,
+        prefix_cache_bytes=runner.kv_bytes - config.sessions * runner.session_bytes,
+        server_bytes=max(held - runner.weight_bytes, 0) + MAX_ARRIVING_BODIES * config.max_body_bytes,
+    )
 
 
 def _runner(config: ServerConfig, file: GGUFFile) -> NativeRunner:
@@ -97,7 +172,7 @@ def _runner(config: ServerConfig, file: GGUFFile) -> NativeRunner:
         raise ModelLoadError(
             "--experimental-residual-q8-activation-matvec: this CPU has no int8 dot products"
         )
-    kv_dtype: KvDtype = "f32" if config.kv_dtype == "f32" else "f16"
+    limits = _prefix_limits(config)
     return load_runner(
         file,
         program,
@@ -105,9 +180,13 @@ def _runner(config: ServerConfig, file: GGUFFile) -> NativeRunner:
             threads=config.threads or 1,
             provider=config.kernel_provider,
             residual_activations=residual,
-            kv_dtype=kv_dtype,
+            kv_dtype=cast("KvDtype", config.kv_dtype),
+            kv_backend=cast("KvBackend", config.kv_backend),
+            block_tokens=config.block_tokens,
             context_length=config.ctx_size,
-            sequences=config.max_concurrent_inferences,
+            sequences=config.sessions,
+            session_positions=config.kv_max_tokens,
+            spare_bytes=0 if limits is None else limits.max_bytes,
         ),
     )
 

@@ -25,6 +25,7 @@ from ferrite.api import (
 from ferrite.api.logs import set_up_logging
 from ferrite.api.options import Option, flag_name, options_of
 from ferrite.api.serving import bind_listener, listener_address, serve
+from ferrite.api.stats import MemoryAnswer, memory_answer
 from ferrite.api.threads import automatic_threads
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,13 @@ class ReadyLine(msgspec.Struct, tag_field="event", tag="ferrite.server.ready"):
     """Null without a model: nothing has looked."""
     threads: int
     kv_policy: str
+    kv_dtype: str
+    kv_tokens_per_block: int | None
+    """Null with ``vec``, where it is no policy."""
+    kv_max_tokens: int | None
+    """Null with ``vec``: the context limits a session."""
+    memory: MemoryAnswer | None
+    """The most memory that the server can take; null without a model."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -122,9 +130,8 @@ def run(
         except ModelLoadError as error:
             return _fail(str(error), 1)
         load_seconds = None if model is None else round(time.monotonic() - started, 3)
-        if model is not None and model.memory_bound_bytes is not None:
-            mebibytes = model.memory_bound_bytes / 2**20
-            logger.info("model and KV cache take at most %.0f MiB", mebibytes)
+        if model is not None and model.memory is not None:
+            logger.info("memory ceiling %s", model.memory)
         ready = ReadyLine(
             address=str(listener_address(listener)),
             pid=os.getpid(),
@@ -134,6 +141,10 @@ def run(
             cpu_features=None if model is None else model.cpu_features,
             threads=config.threads or 1,
             kv_policy=config.kv_backend,
+            kv_dtype=config.kv_dtype,
+            kv_tokens_per_block=config.block_tokens if config.kv_backend == "locus" else None,
+            kv_max_tokens=config.kv_max_tokens,
+            memory=None if model is None else memory_answer(model.memory),
         )
         return serve(config, ServerState(model), listener, lambda: _announce(ready))
 
