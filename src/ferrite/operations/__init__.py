@@ -1,0 +1,1 @@
+"""Operational tools: HTTP clients that load, measure and check a running server."""

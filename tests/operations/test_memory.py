@@ -1,0 +1,50 @@
+"""Resident memory of real processes."""
+
+import asyncio
+import os
+import subprocess
+import sys
+
+from ferrite.operations.memory import MemorySampler, ResidentMemory, resident_bytes
+
+MEBIBYTE = 2**20
+
+
+def test_this_process_has_memory() -> None:
+    own = resident_bytes(os.getpid())
+    assert own is not None
+    assert own > MEBIBYTE
+
+
+def test_a_process_that_has_ended_has_none() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert resident_bytes(process.pid) is None
+
+
+def test_the_peak_between_two_readings_is_seen() -> None:
+    async def run() -> ResidentMemory | None:
+        async with MemorySampler(os.getpid()) as sampler:
+            held = bytearray(os.urandom(64 * MEBIBYTE))
+            # Two samples: one may have been taken while the memory was being filled.
+            while len(sampler.samples) < 2:
+                await asyncio.sleep(0.01)
+            del held
+        return sampler.result()
+
+    found = asyncio.run(run())
+    assert found is not None
+    assert found.before is not None
+    assert found.peak is not None
+    assert found.after is not None
+    assert found.peak - found.before > 32 * MEBIBYTE
+    assert found.after < found.peak
+
+
+def test_no_process_named_measures_nothing() -> None:
+    async def run() -> ResidentMemory | None:
+        async with MemorySampler(None) as sampler:
+            pass
+        return sampler.result()
+
+    assert asyncio.run(run()) is None
