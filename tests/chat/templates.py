@@ -42,6 +42,77 @@ CHATML_WITH_TOOLS = """\
 BUILT_FROM_ROLES = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
 """Control tokens that the template puts together around the role."""
 
+HERMES_TOOLS = """\
+{%- if tools %}<|im_start|>system
+Call a function by <tool_call>{"name": ..., "arguments": {...}}</tool_call>. Functions:
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for call in m.tool_calls %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% else %}<think>
+{% endif %}{% endif %}"""
+
+LLAMA3_TOOLS = """\
+{{- bos_token }}
+{%- if tools %}{{ "Answer with {\\"name\\": function name, \\"parameters\\": arguments}.\\n" }}
+{%- for tool in tools %}{{ tool | tojson(indent=4) }}{% endfor %}{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>
+{%- if m.tool_calls %}
+{{- '{"name": "' ~ m.tool_calls[0].function.name ~ '", "parameters": ' }}
+{{- m.tool_calls[0].function.arguments | tojson }}{{ "}" }}
+{%- else %}{{ m.content }}{% endif %}<|end|>
+{%- endfor %}"""
+
+MISTRAL_TOOLS = """\
+{{- bos_token }}
+{%- for m in messages %}
+{%- if m.role == "user" %}
+{%- if tools and loop.last %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif -%}
+[INST]{{ m.content }}[/INST]
+{%- elif m.tool_calls %}[TOOL_CALLS][
+{%- for call in m.tool_calls %}
+{%- if call.id | length != 9 %}{{ raise_exception("Ids of calls have nine characters") }}{% endif %}
+{{- {"name": call.function.name, "arguments": call.function.arguments, "id": call.id} | tojson }}
+{{- ", " if not loop.last }}
+{%- endfor %}]
+{%- elif m.role == "tool" %}
+{%- if m.tool_call_id | length != 9 %}{{ raise_exception("Ids of calls have nine characters") }}{% endif %}
+{{- "[TOOL_RESULTS]" ~ m.tool_call_id ~ " " ~ m.content }}
+{%- elif m.role == "assistant" %}{{ m.content }}
+{%- else %}{{ raise_exception("Only user, assistant and tool roles are supported") }}
+{%- endif %}
+{%- endfor %}"""
+
+TEXT_ARGUMENTS = """\
+{%- for tool in tools or [] %}{{ tool.function.name }}{% endfor %}
+{%- for m in messages %}{{ m.role ~ ": " ~ m.content }}
+{%- for call in m.tool_calls %}
+{{- " " + call.function.name + "(" + call.function.arguments + ")" }}
+{%- endfor %}
+{{- "<|end|>" }}
+{%- endfor %}"""
+"""A template that puts the arguments of calls into the prompt as they are: they must be text."""
+
+PYTHONIC_TOOLS = """\
+{%- if tools %}Answer with [name(first=1, second="x")]. {{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}
+{%- for call in m.tool_calls %}
+{{- call.function.name }}({{ call.function.arguments | items | list }})
+{%- endfor %}<|end|>
+{%- endfor %}"""
+
 
 @dataclass(frozen=True)
 class Marked:

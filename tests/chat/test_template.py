@@ -32,19 +32,16 @@ def test_metadata_gives_template_and_eos() -> None:
 
 def test_fallback_labels_the_roles() -> None:
     template = ChatTemplate.from_metadata({}, TOKENIZER)
-    calls = [ToolCall("1", "f", {"a": "é"}), ToolCall("2", "g", {})]
     messages = [
         Message("developer", "Be brief."),
         Message("user", "<s>hi"),
-        Message("assistant", tool_calls=calls),
-        Message("tool", "ok", tool_call_id="1"),
-        Message("assistant", "Look:", tool_calls=calls[:1]),
+        Message("assistant", "Hello."),
+        Message("user", "Bye."),
     ]
     assert template.is_fallback
     assert not template.uses_tools
     assert template.render_prompt(messages, now=NOW) == [
-        'System: Be brief.\n\nUser: <s>hi\n\nAssistant: f {"a": "é"}\ng {}\n\nTool: ok\n\n'
-        'Assistant: Look:\nf {"a": "é"}\n\nAssistant:'
+        "System: Be brief.\n\nUser: <s>hi\n\nAssistant: Hello.\n\nUser: Bye.\n\nAssistant:"
     ]
     assert template.render_prompt(messages[:1], now=NOW, add_generation_prompt=False) == [
         "System: Be brief.\n\n"
@@ -122,10 +119,15 @@ def test_developer_is_system_where_the_template_does_not_know_it() -> None:
 
 def test_function_is_tool_where_the_template_does_not_know_it() -> None:
     messages = [Message("function", "x", name="f")]
-    assert _render("{{ messages[0].role }}{{ messages[0].name }}", messages) == ["toolf"]
-    assert _render("{{ messages[0].role }}{{ x.type == 'function' if x }}", messages) == ["tool"]
+    reads_tools = "{% if tools %}{% endif %}"
+    assert _render(f"{reads_tools}{{{{ messages[0].role }}}}{{{{ messages[0].name }}}}", messages) == [
+        "toolf"
+    ]
+    other = "{{ x.type == 'function' if x }}"
+    assert _render(f"{reads_tools}{{{{ messages[0].role }}}}{other}", messages) == ["tool"]
     for known in ("messages[0].role == 'function'", "messages[0]['role'] in ['tool', 'function']"):
-        assert _render(f"{{{{ messages[0].role }}}}{{{{ 'k' if {known} }}}}", messages) == ["functionk"]
+        text = f"{reads_tools}{{{{ messages[0].role }}}}{{{{ 'k' if {known} }}}}"
+        assert _render(text, messages) == ["functionk"]
 
 
 @pytest.mark.parametrize("template", [CHATML_WITH_TOOLS, None])
@@ -141,7 +143,8 @@ def test_no_content_and_empty_content_are_one_prompt(template: str | None) -> No
 
     shown = TOKENIZER.joined(prompt())
     assert prompt() == prompt(content=None) == prompt(content="")
-    assert 'echo {"text": "x"}' in shown
+    assert "echo" in shown
+    assert '{"text": "x"}' in shown
     assert "result" in shown
 
 
@@ -152,11 +155,14 @@ def test_messages_have_only_the_keys_they_need() -> None:
     assert _render("{{ messages[0] | tojson }}", [Message("user", "x")]) == [
         '{"role": "user", "content": "x"}'
     ]
-    assert _render("{{ messages[0] | tojson }}", [full]) == [
+    assert _render("{% if tools %}{% endif %}{{ messages[0] | tojson }}", [full]) == [
         '{"role": "assistant", "content": "c", "reasoning_content": "r", "thinking": "r", "name": "n", '
         '"tool_calls": [{"id": "i", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}'
     ]
-    assert _render("{{ messages[0].tool_call_id }}", [Message("tool", "x", tool_call_id="t")]) == ["t"]
+    shown = _render(
+        "{% if tools %}{% endif %}{{ messages[0].tool_call_id }}", [Message("tool", tool_call_id="t")]
+    )
+    assert shown == ["t"]
 
 
 def test_tools_reach_the_template_as_they_are() -> None:

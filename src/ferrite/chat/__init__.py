@@ -9,9 +9,11 @@ from ferrite.chat.messages import (
     ToolCall,
 )
 from ferrite.chat.template import FALLBACK, ChatTemplate, PromptTokenizer
+from ferrite.chat.template_options import TEMPLATE_OPTIONS
 
 __all__ = [
     "FALLBACK",
+    "TEMPLATE_OPTIONS",
     "ChatTemplate",
     "ChatTemplateError",
     "Message",

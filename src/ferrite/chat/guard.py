@@ -88,9 +88,9 @@ def compared_roles(tree: nodes.Template) -> frozenset[str]:
     )
 
 
-def reads(tree: nodes.Template, name: str) -> bool:
-    """Whether the template mentions a variable."""
-    return any(node.name == name for node in tree.find_all(nodes.Name))
+def variables(tree: nodes.Template) -> frozenset[str]:
+    """Names of the variables that the template mentions."""
+    return frozenset(node.name for node in tree.find_all(nodes.Name))
 
 
 def rewrite(tree: nodes.Template, environment: Environment) -> tuple[Written, ...]:

@@ -30,6 +30,8 @@ class ToolCall:
     id: str
     name: str
     arguments: Mapping[str, object]
+    written: str | None = None
+    """The arguments as they came, for templates that want text; None: as JSON is usually written."""
 
 
 @dataclass(frozen=True, slots=True)

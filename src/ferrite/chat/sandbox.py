@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace, pass_context
 
 from ferrite.chat.filters import FILTERS_FOR_PROMPTS, METER, TESTS_FOR_PROMPTS, meter_of
-from ferrite.chat.guard import TEXT, GenerationTag, check, compared_roles, reads, rewrite
+from ferrite.chat.guard import TEXT, GenerationTag, check, compared_roles, rewrite, variables
 from ferrite.chat.messages import ChatTemplateError, TemplateRefusedError
 from ferrite.chat.meter import MAX_CALL_DEPTH, MAX_TEXT, Meter, size_of
 from ferrite.chat.operations import STRING_METHODS, StringMethod, binary
@@ -184,7 +184,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
 class CompiledTemplate:
     """A checked template, ready to render; safe to share between threads."""
 
-    __slots__ = ("_template", "compared_roles", "reads_tools")
+    __slots__ = ("_template", "compared_roles", "variables")
 
     def __init__(self, source: str) -> None:
         """Raises ``TemplateRefusedError`` with the line and the reason."""
@@ -195,7 +195,7 @@ class CompiledTemplate:
             tree = environment.parse(source)
             check(tree)
             self.compared_roles = compared_roles(tree)
-            self.reads_tools = reads(tree, "tools")
+            self.variables = variables(tree)
             constants = rewrite(tree, environment)
             environment.filters[TEXT] = constants.__getitem__
             code = environment.compile(tree)

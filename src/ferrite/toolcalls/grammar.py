@@ -1,0 +1,273 @@
+"""Grammars for calls, in the Lark dialect of llguidance: a family's syntax, declared names, their schemas.
+
+A grammar writes what the family's template writes, one form of each call; how the JSON of the arguments
+is written, the source of the schemas decides. Marks that are control tokens are named by their id;
+all others are text, so the vocabulary that the grammar is compiled for must give user-defined
+tokens their text.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from ferrite.toolcalls.call_state import MAX_CALLS
+from ferrite.toolcalls.definitions import Function
+from ferrite.toolcalls.families import (
+    ARGUMENTS_MARK,
+    FENCE,
+    FENCE_LANGUAGES,
+    ReasoningMarks,
+    Syntax,
+    ToolFamily,
+)
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BLANKS = r"[ \t\r\n]*"
+_ANY_TEXT = r"(.|\n)*"
+_ROOT_KEYWORDS = frozenset(
+    (
+        *("type", "properties", "required", "additionalProperties", "$defs", "definitions"),
+        *("$schema", "title", "description"),
+    )
+)
+
+
+class SchemaSource(Protocol):
+    """Writes a JSON Schema as what follows ``%json`` (``ferrite.grammar.GrammarCompiler.schema_source``)."""
+
+    def __call__(self, schema: Mapping[str, Any], /, *, strict: bool) -> str:
+        """Raises ``ValueError`` for a schema that cannot be enforced."""
+
+
+class CallGrammarError(ValueError):
+    """A function whose arguments cannot be made to follow its schema, and why."""
+
+    def __init__(self, message: str, function: str) -> None:
+        self.function = function
+        """The function's name."""
+        super().__init__(message)
+
+
+def call_grammar(
+    family: ToolFamily,
+    functions: Sequence[Function],
+    *,
+    choice: Literal["auto", "required"],
+    parallel: bool,
+    schema_source: SchemaSource,
+    follow: Literal["all", "strict"] = "all",
+    marks: ReasoningMarks | None = None,
+    opened: bool = False,
+) -> str:
+    """Return the grammar of an answer.
+
+    ``functions``: those that may be called, at least one. ``choice``: with ``required`` the answer is one
+    call or more; with ``auto`` it is free text, or text as the family allows it and then calls. ``parallel``
+    false: one call at most. ``follow``: whose arguments follow their schema; those of the others are any
+    object. ``marks``: the answer may begin with a reasoning section; ``opened``: it begins inside one.
+
+    Raises ``CallGrammarError`` for a schema that ``schema_source`` or the family's syntax cannot express.
+    """
+    writer = _Writer(family, functions, schema_source, follow=follow)
+    writer.add_calls(1 if not parallel else MAX_CALLS)
+    if choice == "required":
+        writer.rule("answer", "calls")
+    else:
+        writer.add_free_answer(marks, opened=opened)
+    writer.add_start(marks, opened=opened)
+    return writer.text()
+
+
+class _Writer:
+    def __init__(
+        self,
+        family: ToolFamily,
+        functions: Sequence[Function],
+        schema_source: SchemaSource,
+        *,
+        follow: Literal["all", "strict"],
+    ) -> None:
+        self._family = family
+        self._functions = functions
+        self._schema_source = schema_source
+        self._follow = follow
+        self._rules: list[str] = []
+
+    def text(self) -> str:
+        return "\n".join([*reversed(self._rules), ""])
+
+    def rule(self, name: str, *body: str) -> None:
+        self._rules.append(f"{name}: {' '.join(part for part in body if part)}")
+
+    def add_calls(self, most: int) -> None:
+        family = self._family
+        for index, function in enumerate(self._functions):
+            self._add_function(index, function)
+        self.rule("call", " | ".join(f"call_{index}" for index in range(len(self._functions))))
+        more = f"{{0,{most - 1}}}" if most > 1 else ""
+        another = f"({_literal(family.between)} call){more}" if more else ""
+        trigger = _mark(family, family.trigger) if family.writes_trigger else ""
+        gap = _literal(family.opening_gap)
+        match family.syntax:
+            case Syntax.OBJECT if family.closing:
+                self.rule("section", gap, "call", _literal(family.closing_gap), _mark(family, family.closing))
+                again = f"({_literal(family.between)} {trigger} section){more}" if more else ""
+                self.rule("body", "section", again)
+            case Syntax.OBJECT:
+                self.rule("body", "call", another)
+            case Syntax.NAMED:
+                self.rule("body", "call", f"({trigger} call){more}" if more else "")
+            case Syntax.ARRAY:
+                self.rule("body", '"["', "call", another, '"]"')
+            case Syntax.PYTHON:
+                # One literal up to the parenthesis, for the reason that `_add_lead` has.
+                firsts = (
+                    f'{_literal(f"[{function.name}(")} arguments_{index} ")"'
+                    for index, function in enumerate(self._functions)
+                )
+                self.rule("first", " | ".join(firsts))
+                closing = _mark(family, family.closing) if family.closing else ""
+                self.rule("body", "first", another, '"]"', closing)
+        self.rule("calls", trigger, "body")
+        if family.bare and family.syntax is Syntax.PYTHON:
+            self.rule("bare", "body")
+        elif family.bare:
+            self.rule("bare", "plain", another, "| fenced")
+            self._add_lead("plain", "", "")
+            self._add_lead("fenced", f"{FENCE}{FENCE_LANGUAGES[0]}\n", f"\n{FENCE}")
+
+    def add_free_answer(self, marks: ReasoningMarks | None, *, opened: bool) -> None:
+        """Free text that is no call, or a call; the text in front of one ends at its trigger."""
+        family = self._family
+        refused = []
+        trigger_id = family.control_id(family.trigger)
+        if family.trigger and trigger_id is None:
+            refused.append(f"{_ANY_TEXT}{_regex(family.trigger)}{_ANY_TEXT}")
+        if marks is not None and not opened:
+            refused.append(f"{_BLANKS}{_regex(marks.opening)}{_ANY_TEXT}")
+        if family.bare:
+            refused.append(f"{_BLANKS}{self._bare_beginning()}{_ANY_TEXT}")
+        self.rule("TEXT", f"/{_ANY_TEXT}/", *(f"& ~/{regex}/" for regex in refused))
+        forms = ["TEXT"]
+        if family.bare:
+            forms.append("bare")
+        if trigger_id is not None:
+            forms.append(f"TEXT <[{trigger_id}]> body")
+        elif family.trigger:
+            forms.append("head body")
+            self.rule("head[lazy]", "TEXT", _literal(family.trigger))
+        self.rule("answer", " | ".join(forms))
+
+    def add_start(self, marks: ReasoningMarks | None, *, opened: bool) -> None:
+        if marks is None:
+            self.rule("start", "answer")
+            return
+        ids = dict(marks.control_ids)
+        closing = f"<[{ids[marks.closing]}]>" if marks.closing in ids else _literal(marks.closing)
+        opening = f"<[{ids[marks.opening]}]>" if marks.opening in ids else _literal(marks.opening)
+        self.rule("ANY", f"/{_ANY_TEXT}/")
+        self.rule("thought" if marks.closing in ids else "thought[lazy]", "ANY", closing)
+        self.rule("GAP", r"/\n{1,2}/")
+        section = "thought GAP?"
+        self.rule("start", section if opened else f"({opening} {section})?", "answer")
+
+    def _add_lead(self, name: str, before: str, behind: str) -> None:
+        """A call that begins the answer: one literal up to its arguments, else free text wins over it."""
+        forms = (
+            f"{_literal(before + self._opening(function))} arguments_{index} {_literal('}' + behind)}"
+            for index, function in enumerate(self._functions)
+        )
+        self.rule(name, " | ".join(forms))
+
+    def _opening(self, function: Function) -> str:
+        return f'{{"name": {json.dumps(function.name)}, {json.dumps(self._family.arguments_key)}: '
+
+    def _bare_beginning(self) -> str:
+        """What no text may begin with, since the parser would take it for a call."""
+        names = "|".join(function.name for function in self._functions)
+        if self._family.syntax is Syntax.OBJECT:
+            colon = f"{_BLANKS}:{_BLANKS}"
+            first_keys = (
+                rf'"(name|function)"{colon}"({names})"',
+                rf'"type"{colon}"function"',
+                rf'"(arguments|parameters)"{colon}[\{{"]',
+            )
+            return rf"(```(json)?\n{_BLANKS})?\{{{_BLANKS}({'|'.join(first_keys)})"
+        return rf"\[{_BLANKS}({names})\("
+
+    def _add_function(self, index: int, function: Function) -> None:
+        follows = self._follow == "all" or function.strict
+        arguments = f"arguments_{index}"
+        if self._family.syntax is Syntax.PYTHON:
+            self._add_keywords(index, function, follows=follows)
+            self.rule(f"call_{index}", _literal(f"{function.name}("), arguments, '")"')
+            return
+        schema = function.parameters if follows else {}
+        self.rule(arguments, self._json({**schema, "type": "object"}, function))
+        if self._family.syntax is Syntax.NAMED:
+            self.rule(
+                f"call_{index}", _literal(function.name), _mark(self._family, ARGUMENTS_MARK), arguments
+            )
+            return
+        self.rule(f"call_{index}", _literal(self._opening(function)), arguments, '"}"')
+
+    def _json(self, schema: Mapping[str, Any], function: Function) -> str:
+        try:
+            return f"%json {self._schema_source(schema, strict=function.strict)}"
+        except ValueError as error:
+            raise CallGrammarError(str(error), function.name) from error
+
+    def _add_keywords(self, index: int, function: Function, *, follows: bool) -> None:
+        """Keyword arguments in the order of the schema; what is not required may be left out."""
+        properties = _keyword_schemas(function, follows=follows)
+        required = set(function.parameters.get("required", ()))
+        shared = {
+            key: function.parameters[key] for key in ("$defs", "definitions") if key in function.parameters
+        }
+        rest, first = f"rest_{index}_{len(properties)}", f"lead_{index}_{len(properties)}"
+        self.rule(rest, '""')
+        self.rule(first, '""')
+        for position, (name, schema) in reversed(list(enumerate(properties.items()))):
+            value = f"value_{index}_{position}"
+            described = follows and isinstance(schema, Mapping)
+            self.rule(value, self._json({**shared, **schema} if described else {}, function))
+            key, after = _literal(f"{name}="), rest
+            rest, skipped, first = f"rest_{index}_{position}", first, f"lead_{index}_{position}"
+            needed = name in required
+            self.rule(rest, f'", " {key} {value} {after}' if needed else f'(", " {key} {value})? {after}')
+            self.rule(first, f"{key} {value} {after}", "" if needed else f"| {skipped}")
+        self.rule(f"arguments_{index}", first)
+
+
+def _keyword_schemas(function: Function, *, follows: bool) -> Mapping[str, Any]:
+    """The schema of each parameter that may or must be given."""
+    for keyword in function.parameters:
+        if follows and keyword not in _ROOT_KEYWORDS:
+            message = f"The model writes calls as Python, which cannot follow `{keyword}` of all parameters."
+            raise CallGrammarError(message, function.name)
+    properties = function.parameters.get("properties", {})
+    if not isinstance(properties, Mapping):
+        raise CallGrammarError("`properties` must be an object.", function.name)
+    required = function.parameters.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise CallGrammarError("`required` must be a list of strings.", function.name)
+    properties = {**dict.fromkeys(required, True), **properties}
+    for name in properties:
+        if not _IDENTIFIER.fullmatch(name):
+            message = f"The model writes calls as Python, where no parameter can be named {name[:64]!r}."
+            raise CallGrammarError(message, function.name)
+    return properties
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text) if text else ""
+
+
+def _mark(family: ToolFamily, mark: str) -> str:
+    token = family.control_id(mark)
+    return _literal(mark) if token is None else f"<[{token}]>"
+
+
+def _regex(text: str) -> str:
+    return re.sub(r"([^A-Za-z0-9_<>])", r"\\\1", text)
