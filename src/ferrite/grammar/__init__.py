@@ -1,0 +1,16 @@
+"""Grammars that a model's answer must follow: JSON, JSON Schema and Lark, as masks over its tokens."""
+
+from ferrite.grammar.compiler import Grammar, GrammarCompiler
+from ferrite.grammar.constraint import Constraint
+from ferrite.grammar.errors import ConstraintError, GrammarError
+from ferrite.grammar.masks import MaskTarget, MaskWorkers
+
+__all__ = [
+    "Constraint",
+    "ConstraintError",
+    "Grammar",
+    "GrammarCompiler",
+    "GrammarError",
+    "MaskTarget",
+    "MaskWorkers",
+]
