@@ -1,6 +1,7 @@
 // ferrite._native: what Python may call. Arrays are checked here; every call that computes releases the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -76,15 +77,26 @@ StepInput step_input(const Ints& tokens, const Ints& positions, const Ints& sequ
 
 nb::ndarray<nb::numpy, int32_t> run_step(Executor& executor, const Ints& tokens, const Ints& positions,
                                          const Ints& sequences, const std::vector<Ints>& tables,
-                                         const Ints& logit_rows, const std::vector<Sampler*>& samplers) {
+                                         const Ints& logit_rows, const std::vector<Sampler*>& samplers,
+                                         const std::vector<std::pair<int32_t, Scorer*>>& scored) {
   for (const Sampler* sampler : samplers)
     if (sampler == nullptr) throw std::invalid_argument("step: a sampler is None");
-  const StepInput input = step_input(tokens, positions, sequences, tables, logit_rows);
+  StepInput input = step_input(tokens, positions, sequences, tables, logit_rows);
+  std::vector<int32_t> rows(logit_rows.data(), logit_rows.data() + logit_rows.size());
+  std::vector<Scorer*> scorers;
+  for (const auto& [first, scorer] : scored) {
+    if (scorer == nullptr) throw std::invalid_argument("step: a scorer is None");
+    if (first < 0 || static_cast<std::size_t>(first) >= tokens.size())
+      throw std::invalid_argument("step: scored row out of range");
+    scorers.push_back(scorer);
+    for (std::size_t i = 0; i < scorer->size(); ++i) rows.push_back(first + static_cast<int32_t>(i));
+  }
+  input.logit_rows = rows;
   std::vector<int32_t> ids;
   {
     nb::gil_scoped_release unlocked;
     executor.step(input);
-    ids = executor.sample(samplers);
+    ids = executor.sample(samplers, scorers);
   }
   const std::size_t count = ids.size();
   return to_numpy(std::move(ids), {count});
@@ -261,6 +273,17 @@ void bind_sampling(nb::module_& m) {
                      return std::make_pair(sampler.logprobs().chosen, sampler.logprobs().top);
                    })
       .def("observe", &Sampler::observe, "token"_a);
+
+  nb::class_<Scorer>(m, "Scorer")
+      .def(nb::init<std::vector<int32_t>, int32_t, int32_t>(), "tokens"_a, "vocab_size"_a, "top_logprobs"_a)
+      .def_prop_ro("logprobs", [](const Scorer& scorer) {
+        std::vector<std::optional<std::pair<double, std::vector<std::pair<int32_t, double>>>>> result;
+        for (const std::optional<TokenLogprobs>& found : scorer.logprobs()) {
+          result.emplace_back();
+          if (found) result.back().emplace(found->chosen, found->top);
+        }
+        return result;
+      });
 }
 
 void bind_executor(nb::module_& m) {
@@ -349,7 +372,7 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("vocab_size", &Executor::vocab_size)
       .def_prop_ro("provider", [](const Executor& e) { return std::string(e.kernels().name); })
       .def("step", run_step, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a,
-           "samplers"_a)
+           "samplers"_a, "scored"_a = nb::list())
       .def("evaluate", run_logits, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a,
            "logit_rows"_a);
 }

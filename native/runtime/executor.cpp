@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <stdexcept>
+#include <utility>
 
 #include "runtime/float_mode.h"
 
@@ -216,30 +217,42 @@ std::span<const float> Executor::logits(int64_t row) const {
   return {buffers_[static_cast<std::size_t>(logits_)].row(row), static_cast<std::size_t>(vocab_size_)};
 }
 
-std::vector<int32_t> Executor::sample(std::span<Sampler* const> samplers) {
-  require(static_cast<int64_t>(samplers.size()) == logit_rows_, "sample: one sampler for each logit row");
+std::vector<int32_t> Executor::sample(std::span<Sampler* const> samplers, std::span<Scorer* const> scorers) {
+  std::vector<std::pair<Scorer*, std::size_t>> scores;
+  for (Scorer* scorer : scorers)
+    for (std::size_t i = 0; i < scorer->size(); ++i) scores.emplace_back(scorer, i);
+  require(static_cast<int64_t>(samplers.size() + scores.size()) == logit_rows_,
+          "sample: one sampler for each logit row that is not scored");
   std::vector<int32_t> ids(samplers.size(), -1);
   std::vector<std::size_t> others;
   for (std::size_t i = 0; i < samplers.size(); ++i) {
     ids[i] = logits_op_->best(static_cast<int64_t>(i));
     if (ids[i] >= 0 && !samplers[i]->plain_greedy()) others.push_back(i);
   }
+  // Whoever may have to wait for a mask comes last.
+  std::stable_partition(others.begin(), others.end(), [&](std::size_t i) { return !samplers[i]->masked(); });
+
   const FloatMode mode;
   std::exception_ptr error;
   std::atomic<bool> failed = false;
   std::atomic<std::size_t> next = 0;
-  const auto draw = [&](int) {
+  const auto score = [&](std::size_t i) {
+    const auto row = static_cast<int64_t>(samplers.size() + i);
+    if (logits_op_->best(row) >= 0) scores[i].first->score(scores[i].second, logits(row));
+  };
+  const auto draw = [&](std::size_t i) { ids[i] = samplers[i]->sample(logits(static_cast<int64_t>(i))); };
+  const auto work = [&](int) {
     try {
-      for (std::size_t i; (i = next.fetch_add(1)) < others.size();)
-        ids[others[i]] = samplers[others[i]]->sample(logits(static_cast<int64_t>(others[i])));
+      for (std::size_t i; (i = next.fetch_add(1)) < scores.size() + others.size();)
+        i < scores.size() ? score(i) : draw(others[i - scores.size()]);
     } catch (...) {
       if (!failed.exchange(true)) error = std::current_exception();
     }
   };
-  if (others.size() == 1) {
-    draw(0);
-  } else if (!others.empty()) {
-    team_->run(draw);
+  if (scores.size() + others.size() == 1) {
+    work(0);
+  } else if (!scores.empty() || !others.empty()) {
+    team_->run(work);
   }
   if (error) std::rethrow_exception(error);
   for (std::size_t i = 0; i < samplers.size(); ++i)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/ops.h"
+#include "sampling/scorer.h"
 
 namespace ferrite {
 
@@ -37,9 +38,11 @@ class Executor {
   // Evaluate a step: KV is written, logits are left in the buffer. Throws std::invalid_argument when the
   // input does not fit the model or the KV store.
   void step(const StepInput& input);
-  // After step(): row i's logits, and one sampled id for each logit row, -1 where logits were not finite.
+  // After step(): the logits of logit row i.
   std::span<const float> logits(int64_t row) const;
-  std::vector<int32_t> sample(std::span<Sampler* const> samplers);
+  // After step(): one id from each sampler for the first logit rows, -1 where it has none to give; the rows
+  // that follow score the scorers' tokens in order, but those whose logits are not finite.
+  std::vector<int32_t> sample(std::span<Sampler* const> samplers, std::span<Scorer* const> scorers = {});
 
  private:
   const Buffer& at(BufferId id, const char* what) const;

@@ -50,6 +50,9 @@ class Sampler {
   // True when the argmax of the raw logits is always the answer, and all of it.
   bool plain_greedy() const;
 
+  // True when every token waits for a mask.
+  bool masked() const { return mask_ != nullptr; }
+
   // The next token for [vocab_size] logits, or -1 when one is NaN or +infinity, or none can be chosen.
   // A logit of -infinity masks its token. Throws std::invalid_argument for another number of logits.
   int32_t sample(std::span<const float> logits);

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "isa/dispatch.h"
+#include "sampling/logprobs.h"
+#include "sampling/scorer.h"
 #include "tests/check.h"
 #include "tests/random.h"
 #include "tests/tiny_model.h"
@@ -140,6 +142,36 @@ void sampling_follows_the_logits() {
   CHECK_THROWS(model.executor.sample(pointers), std::invalid_argument);
   CHECK_THROWS(model.executor.logits(20), std::invalid_argument);
   CHECK_THROWS(model.executor.logits(-1), std::invalid_argument);
+}
+
+// Rows behind those that are sampled score given tokens, on any number of threads as one by one.
+void rows_score_given_tokens_beside_samplers() {
+  Random random(9);
+  const std::vector<int32_t> tokens = random_tokens(random, 20);
+  const auto vocab = static_cast<int32_t>(TinyModel::kVocab);
+  for (const int threads : {1, 3}) {
+    TinyModel model(*isa::available().front(), threads, KvType::F16);
+    const auto rows = test::evaluate(model.executor, {{tokens, kTable, 0, 20}});
+    SamplingParams params;
+    params.top_logprobs = 1;
+    Sampler first(params, {}, vocab), second({}, {}, vocab);
+    Scorer one({tokens.begin() + 3, tokens.end()}, vocab, 2), none({}, vocab, 0), last({0}, vocab, 0);
+    Sampler* const samplers[] = {&first, &second};
+    Scorer* const scorers[] = {&one, &none, &last};
+    const std::vector<int32_t> ids = model.executor.sample(samplers, scorers);
+    CHECK(ids.size() == 2 && first.logprobs().top[0].first == ids[0]);
+    Ranking ranking;
+    TokenLogprobs expected;
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      token_logprobs(rows[i + 2], tokens[i + 3], 2, ranking, expected);
+      CHECK(one.logprobs()[i]->chosen == expected.chosen && one.logprobs()[i]->top == expected.top);
+    }
+    token_logprobs(rows[19], 0, 0, ranking, expected);
+    CHECK(last.logprobs()[0]->chosen == expected.chosen && last.logprobs()[0]->top.empty());
+    CHECK_THROWS(model.executor.sample(samplers), std::invalid_argument);
+    CHECK_THROWS(model.executor.sample({}, scorers), std::invalid_argument);
+    CHECK_THROWS(Scorer({0}, vocab + 1, 0).score(0, rows[0]), std::invalid_argument);
+  }
 }
 
 // Two terms carry about 15 bits, so logits move towards those of float32 activations; one term must differ.
@@ -395,6 +427,7 @@ int main() {
   a_step_that_is_not_finite_leaves_no_trace();
   sampling_follows_the_logits();
   a_row_serves_several_samplers();
+  rows_score_given_tokens_beside_samplers();
   a_step_rounds_to_nearest_whatever_the_thread_does();
   residual_activations_change_the_answer_a_little();
   mismatched_ops_are_refused();

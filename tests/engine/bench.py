@@ -1,7 +1,7 @@
 """An engine driven by hand, and clients that read as much as they are allowed to."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from ferrite.engine import (
@@ -92,14 +92,21 @@ class Bench:
         return self._runner
 
     def submit(self, asked: GenerationRequest, *, allowance: int = 10_000, continues: bool = False) -> Reader:
-        async def inside() -> Reader:
-            return Reader(asked, self.engine.submit(asked, continues=continues))
+        return self.submit_group([asked], allowance=allowance, continues=continues)[0]
 
-        reader = self.loop.run_until_complete(inside())
-        reader.allow(allowance)
-        self.readers.append(reader)
+    def submit_group(
+        self, asked: Sequence[GenerationRequest], *, allowance: int = 10_000, continues: bool = False
+    ) -> list[Reader]:
+        async def inside() -> list[Reader]:
+            generations = self.engine.submit_group(asked, continues=continues)
+            return [Reader(*pair) for pair in zip(asked, generations, strict=True)]
+
+        readers = self.loop.run_until_complete(inside())
+        for reader in readers:
+            reader.allow(allowance)
+        self.readers += readers
         self.spin()
-        return reader
+        return readers
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
@@ -132,6 +139,7 @@ class Bench:
         assert not self.engine._unfinished
 
     def close(self) -> None:
+        self.engine._batch.close()
         for reader in self.readers:
             reader.task.cancel()
         self.spin()

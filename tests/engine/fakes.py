@@ -1,15 +1,19 @@
 """A runner, detokenizers and a clock with known behaviour."""
 
 import codecs
-import dataclasses
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ferrite.engine import GenerationRequest
-from ferrite.program.step import Int32Array, StepBatch
+from ferrite.grammar import ConstraintError
+from ferrite.program.step import Int32Array, Logprobs, MaskSlot, StepBatch
 from ferrite.sampling import SamplingParams
 
 
@@ -29,11 +33,141 @@ def expected_completion(prompt: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(history[len(prompt) :])
 
 
+def logprobs_after(history: Sequence[int], token: int, top: int) -> Logprobs:
+    """Something that depends on every token before and on the token itself."""
+    likeliest = [next_token(history), *range(300, 320)][:top]
+    score = -sum(history) % 97 / 8 - token
+    return score, [(other, score + rank) for rank, other in enumerate(likeliest)]
+
+
+class FakeMaskSlot:
+    """The native one's handshake, for up to 512 tokens."""
+
+    def __init__(self) -> None:
+        self.words: npt.NDArray[np.uint32] = np.zeros(16, np.uint32)
+        self.state: Literal["empty", "pending", "ready", "failed"] = "empty"
+        self._settled = threading.Event()
+
+    def begin(self) -> None:
+        assert self.state != "pending"
+        self.state = "pending"
+        self._settled.clear()
+
+    def publish(self) -> None:
+        self._settle("ready")
+
+    def fail(self) -> None:
+        self._settle("failed")
+
+    def _settle(self, state: Literal["ready", "failed"]) -> None:
+        self.state = state
+        self._settled.set()
+
+    def take(self) -> set[int] | None:
+        """Wait for a mask; returns the tokens that it allows."""
+        assert self.state != "empty"
+        assert self._settled.wait(timeout=30)
+        if self.state == "failed":
+            return None
+        self.state = "empty"
+        return set(np.nonzero(np.unpackbits(self.words.view(np.uint8), bitorder="little"))[0].tolist())
+
+
+class FakeConstraint:
+    """Allows the tokens that ``allowed`` gives for those before, and is complete after ``length``."""
+
+    def __init__(self, allowed: Callable[[tuple[int, ...]], Collection[int]], length: int = 1000) -> None:
+        self.tokens: tuple[int, ...] = ()
+        self.is_exhausted = False
+        self._allowed = allowed
+        self._length = length
+        self._in_use = threading.Lock()
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.tokens) >= self._length
+
+    def fill_mask(self, words: npt.NDArray[np.uint32]) -> bool:
+        with self._exclusively():
+            allowed = self._allowed(self.tokens)
+            words[:] = 0
+            for token in allowed:
+                words[token // 32] |= np.uint32(1 << token % 32)
+            self.is_exhausted = not allowed
+            return not self.is_exhausted
+
+    def accept(self, token: int) -> None:
+        with self._exclusively():
+            if token not in self._allowed(self.tokens):
+                raise ConstraintError(f"token {token} is not of the grammar")
+            self.tokens += (token,)
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        assert self._in_use.acquire(blocking=False)
+        try:
+            yield
+        finally:
+            self._in_use.release()
+
+
+def vowels(tokens: tuple[int, ...]) -> bytes:
+    """A rule without an end."""
+    return b"aeiou"
+
+
+def three_digits(tokens: tuple[int, ...]) -> bytes:
+    """A rule whose answers reach a bound."""
+    return b"123" if len(tokens) < 3 else b""
+
+
+def broken(tokens: tuple[int, ...]) -> bytes:
+    """A rule that cannot be followed beyond two tokens."""
+    if len(tokens) >= 2:
+        raise ConstraintError("too complex")
+    return b"xyz"
+
+
+RULES: dict[str, Callable[[], FakeConstraint]] = {
+    "endless": lambda: FakeConstraint(vowels),
+    "complete": lambda: FakeConstraint(vowels, length=4),
+    "bounded": lambda: FakeConstraint(three_digits),
+    "broken": lambda: FakeConstraint(broken),
+}
+
+
+def expected_answer(prompt: Sequence[int], count: int, rule: str | None) -> tuple[tuple[int, ...], str]:
+    """What a request alone must generate, and why it ends."""
+    constraint = RULES[rule]() if rule else FakeConstraint(lambda tokens: range(256))
+    history = list(prompt)
+    while not constraint.is_complete and len(history) < len(prompt) + count:
+        try:
+            allowed = constraint._allowed(constraint.tokens)
+        except ConstraintError:
+            return constraint.tokens, "failed"
+        if not allowed:
+            break
+        token = next_token(history)
+        history.append(token if token in allowed else min(allowed))
+        constraint.accept(history[-1])
+    return constraint.tokens, "stop" if constraint.is_complete else "length"
+
+
 @dataclass
 class FakeSampler:
     params: SamplingParams
     prompt: tuple[int, ...]
     seed: int
+    mask: FakeMaskSlot | None = None
+    top_logprobs: int | None = None
+    logprobs: Logprobs = (0.0, ())
+
+
+@dataclass
+class FakeScorer:
+    tokens: tuple[int, ...]
+    top_logprobs: int
+    logprobs: list[Logprobs | None] = field(default_factory=list)
 
 
 @dataclass
@@ -56,10 +190,25 @@ class FakeRunner:
     returned: list[tuple[int, ...]] = field(default_factory=list)
     samplers: list[FakeSampler] = field(default_factory=list)
 
-    def sampler(self, params: SamplingParams, prompt_tokens: Sequence[int], seed: int) -> FakeSampler:
-        sampler = FakeSampler(params, tuple(prompt_tokens), seed)
+    def sampler(
+        self,
+        params: SamplingParams,
+        prompt_tokens: Sequence[int],
+        seed: int,
+        *,
+        mask: MaskSlot | None = None,
+        top_logprobs: int | None = None,
+    ) -> FakeSampler:
+        assert mask is None or isinstance(mask, FakeMaskSlot)
+        sampler = FakeSampler(params, tuple(prompt_tokens), seed, mask, top_logprobs)
         self.samplers.append(sampler)
         return sampler
+
+    def mask_slot(self) -> FakeMaskSlot:
+        return FakeMaskSlot()
+
+    def scorer(self, tokens: Sequence[int], top_logprobs: int) -> FakeScorer:
+        return FakeScorer(tuple(tokens), top_logprobs)
 
     def copy_block(self, source: int, target: int) -> None:
         for offset in range(self.block_tokens):
@@ -87,8 +236,25 @@ class FakeRunner:
             history = self._history(batch, row)
             assert isinstance(sampler, FakeSampler)
             assert history[: len(sampler.prompt)] == sampler.prompt
-            sampled.append(self.sample(history))
+            sampled.append(self._sampled(history, sampler))
+        for first, scorer in batch.scored:
+            assert isinstance(scorer, FakeScorer)
+            for row, token in enumerate(scorer.tokens, first):
+                history = self._history(batch, row)
+                scorer.logprobs.append(logprobs_after(history, token, scorer.top_logprobs))
         return np.array(sampled, dtype=np.int32)
+
+    def _sampled(self, history: tuple[int, ...], sampler: FakeSampler) -> int:
+        token = self.sample(history)
+        # What is no token of the vocabulary is a fault that a test planned.
+        if 0 <= token < self.vocab_size and sampler.mask is not None:
+            allowed = sampler.mask.take()
+            if allowed is None:
+                return -1
+            token = token if token in allowed else min(allowed)
+        if sampler.top_logprobs is not None:
+            sampler.logprobs = logprobs_after(history, token, sampler.top_logprobs)
+        return token
 
     def _cell(self, table: Sequence[int] | Int32Array, position: int) -> tuple[int, int]:
         return int(table[position // self.block_tokens]), position % self.block_tokens
@@ -159,5 +325,5 @@ class FakeClock:
 def request(
     prompt: Sequence[int] = (1, 2, 3), max_tokens: int = 4, request_id: str = "r", **changes: object
 ) -> GenerationRequest:
-    plain = GenerationRequest(request_id, tuple(prompt), max_tokens, SamplingParams())
-    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+    fields = {"sampling": SamplingParams(), **changes}
+    return GenerationRequest(request_id, tuple(prompt), max_tokens, **fields)  # type: ignore[arg-type]

@@ -20,7 +20,14 @@ from ferrite.engine import (
 )
 from ferrite.engine.events import Event
 from ferrite.program.step import StepBatch
-from tests.engine.fakes import ByteDetokenizer, FakeRunner, expected_completion, request
+from tests.engine.fakes import (
+    RULES,
+    ByteDetokenizer,
+    FakeRunner,
+    expected_answer,
+    expected_completion,
+    request,
+)
 
 # Only a hanging test waits this long.
 PATIENCE_SECONDS = 20
@@ -91,6 +98,56 @@ def test_many_requests_at_once() -> None:
                 assert ids(events) == expected_completion(prompt, 9)
                 assert isinstance(events[-1], Finished)
             assert engine.healthy
+
+    run(test)
+
+
+def test_groups_constraints_and_scores_at_once() -> None:
+    async def test() -> None:
+        async with running(
+            max_concurrent=4, inference_wait_seconds=float("inf"), prefill_chunk=8, event_queue=2
+        ) as engine:
+            expected, generations = [], []
+            for n in range(12):
+                prompt = tuple(range(n, 2 * n + 2))
+                grammars = ["endless", None, "complete"][: 1 + n % 3]
+                group = [
+                    request(
+                        prompt,
+                        7,
+                        constraint=RULES[grammar]() if grammar else None,
+                        top_logprobs=n % 2,
+                        prompt_logprobs=n % 4 == 0,
+                    )
+                    for grammar in grammars
+                ]
+                generations += engine.submit_group(group)
+                expected += [expected_answer(prompt, 7, grammar) for grammar in grammars]
+            answers = await asyncio.gather(*map(collect, generations))
+            for (tokens, reason), events in zip(expected, answers, strict=True):
+                assert ids(events) == tokens
+                assert isinstance(events[-1], Finished)
+                assert events[-1].reason == reason
+            assert engine.healthy
+        assert not any(thread.name.startswith("ferrite-masks") for thread in threading.enumerate())
+
+    run(test)
+
+
+def test_stop_during_a_step_ends_masks_and_requests() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with running(FakeRunner(before_step=gate), max_concurrent=2) as engine:
+            generations = [engine.submit(request((n,), 100, constraint=RULES["endless"]())) for n in range(2)]
+            await gate.entered()
+            stopping = asyncio.create_task(asyncio.to_thread(engine.stop))
+            # A reader that does not read stops its generation long before the last of these.
+            gate.open(200)
+            await stopping
+            for generation in generations:
+                with pytest.raises(GenerationFailed, match="the server stopped"):
+                    await collect(generation)
+        assert not any(thread.name.startswith("ferrite-masks") for thread in threading.enumerate())
 
     run(test)
 

@@ -7,11 +7,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ferrite.engine import EngineBusy, Finished, GenerationFailed, GenerationRequest, RequestTooLarge
+from ferrite.engine import EngineBusy, Finished, GenerationFailed, RequestTooLarge
 from ferrite.kv import PrefixLimits, blocks_for
 from ferrite.program.step import StepBatch, StepError
 from tests.engine.bench import Bench, Reader
-from tests.engine.fakes import FakeRunner, FakeSampler, expected_completion, next_token, request
+from tests.engine.fakes import RULES, FakeRunner, FakeSampler, expected_answer, next_token, request
+from tests.engine.test_logprobs import check_logprobs
 
 BLOCK_TOKENS = 4
 WAITING = 3
@@ -19,6 +20,19 @@ WAITING = 3
 PROMPTS = st.tuples(st.sampled_from([0, 3, 8, 9]), st.sampled_from([(), (7,), (7, 7, 5)])).map(
     lambda parts: (1, *range(2, 2 + parts[0]), *parts[1])
 )
+FAULTS = ["step", "copy_block", "sampler", "mask_slot", "scorer", "return_blocks", "logits", "text"]
+NAMESPACES = st.sampled_from(["", "a", "b"])
+ALLOWANCES = st.sampled_from([0, 1, 99, 99])
+WHETHER_TO_CONTINUE = st.sampled_from([False, False, False, True])
+GRAMMARS = st.sampled_from([None, None, *RULES])
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "cache_namespace": NAMESPACES,
+        "top_logprobs": st.sampled_from([0, 3]),
+    },
+)
+SCORED = st.sampled_from(["none", "none", "first", "all"])
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -60,17 +74,18 @@ class EngineMachine(RuleBasedStateMachine):
         self.permits, self.queue, self.session, self.spare = permits, queue, session, spare
         self.cancelled: set[int] = set()
         self.continuing: set[int] = set()
+        self.grammars: list[str | None] = []
         self.failing: str | None = None
         self.cancel_inside: Reader | None = None
         self.most_blocks = self.prefill_chunks = self.prefill_rows = self.decode_steps = 0
         runner.before_step = self.before_step
-        for name in ("sampler", "copy_block", "return_blocks"):
+        for name in ("sampler", "mask_slot", "scorer", "copy_block", "return_blocks"):
             setattr(runner, name, partial(self.guard, name, getattr(runner, name)))
         runner.sample = self.sample
 
-    def guard(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    def guard(self, name: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         self.maybe_fail(name)
-        return call(*arguments)
+        return call(*arguments, **named)
 
     def maybe_fail(self, where: str) -> None:
         if self.failing == where:
@@ -106,25 +121,43 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=PROMPTS,
-        max_tokens=st.integers(1, 20),
-        allowance=st.sampled_from([0, 1, 99, 99]),
-        namespace=st.sampled_from(["", "a", "b"]),
-        continues=st.sampled_from([False, False, False, True]),
+        max_tokens=st.integers(0, 20),
+        grammars=st.lists(GRAMMARS, min_size=1, max_size=3),
+        options=OPTIONS,
+        scored=SCORED,
+        allowance=ALLOWANCES,
+        continues=WHETHER_TO_CONTINUE,
     )
     def submit(
-        self, prompt: tuple[int, ...], max_tokens: int, allowance: int, namespace: str, continues: bool
+        self,
+        prompt: tuple[int, ...],
+        max_tokens: int,
+        grammars: list[str | None],
+        options: dict[str, Any],
+        scored: str,
+        allowance: int,
+        continues: bool,
     ) -> None:
-        self.ask(
-            request(prompt, max_tokens, str(len(self.bench.readers)), cache_namespace=namespace),
-            allowance,
-            continues=continues,
-        )
-
-    def ask(self, asked: GenerationRequest, allowance: int, *, continues: bool) -> None:
-        positions = len(asked.prompt_tokens) + asked.max_tokens
-        too_large = positions > min(32, self.session or 32)
+        """A group of one prompt's choices, each with a grammar of its own."""
+        max_tokens = max(max_tokens, 0 if scored == "all" else 1)
+        too_large = len(prompt) + max_tokens > min(32, self.session or 32)
+        first = len(self.bench.readers)
+        group = [
+            request(
+                prompt,
+                max_tokens,
+                str(first + n),
+                constraint=RULES[grammar]() if grammar else None,
+                prompt_logprobs=scored == "all" or (scored == "first" and n == 0),
+                **options,
+            )
+            for n, grammar in enumerate(grammars)
+        ]
         try:
-            self.bench.submit(asked, allowance=allowance, continues=continues)
+            self.bench.submit_group(group, allowance=allowance, continues=continues)
+        except ValueError:
+            assert len(group) > self.permits
+            return
         except RequestTooLarge:
             assert too_large
             return
@@ -133,13 +166,14 @@ class EngineMachine(RuleBasedStateMachine):
             assert self.bench.engine.active > 0 or self.bench.engine.waiting > 0
             return
         assert not too_large
+        self.grammars += grammars
         if continues:
-            self.continuing.add(len(self.bench.readers) - 1)
+            self.continuing |= set(range(first, len(self.bench.readers)))
 
     @rule(prompt=PROMPTS, count=st.integers(2, 4), namespace=st.sampled_from(["", "a"]))
     def submit_equals(self, prompt: tuple[int, ...], count: int, namespace: str) -> None:
         for _ in range(count):
-            self.submit(prompt, 5, 99, namespace, False)
+            self.submit(prompt, 5, [None], {"cache_namespace": namespace}, "none", 99, False)
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -168,7 +202,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.clock.now += seconds
         self.bench.expire()
 
-    @rule(where=st.sampled_from(["step", "copy_block", "sampler", "return_blocks", "logits", "text"]))
+    @rule(where=st.sampled_from(FAULTS))
     def plan_failure(self, where: str) -> None:
         self.failing = where
 
@@ -218,6 +252,8 @@ class EngineMachine(RuleBasedStateMachine):
                     asked.prompt_tokens,
                     asked.cache_namespace,
                 )
+                assert not other.prompt_logprobs
+                assert not asked.prompt_logprobs
                 assert (follower.computed, len(follower.table)) == (0, 0)
             assert sequence.leader is None or sequence in sequence.leader.followers
 
@@ -240,20 +276,23 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def tokens_are_those_of_the_request_alone(self) -> None:
-        for reader in self.bench.readers:
+        for reader, grammar in zip(self.bench.readers, self.grammars, strict=True):
             asked = reader.asked
-            expected = expected_completion(asked.prompt_tokens, asked.max_tokens)
+            expected, reason = expected_answer(asked.prompt_tokens, asked.max_tokens, grammar)
             assert reader.token_ids == expected[: len(reader.token_ids)]
             assert sum(isinstance(event, Finished) for event in reader.events) <= 1
+            check_logprobs(reader)
             if (finished := reader.finished) is not None:
-                assert reader.token_ids == expected
+                assert (reader.token_ids, finished.reason) == (expected, reason)
                 assert finished.usage.prompt_tokens == len(asked.prompt_tokens)
                 assert finished.usage.cached_tokens == finished.cache.cached_tokens
                 assert finished.cache.cached_tokens < len(asked.prompt_tokens)
                 assert (finished.cache.outcome == "hit") == (finished.cache.cached_tokens > 0)
                 assert finished.cache.cached_tokens <= finished.cache.entry_tokens
                 assert (finished.cache.outcome in ("hit", "miss")) == (
-                    self.bench.engine.prefix_stats() is not None and asked.cache_namespace != ""
+                    self.bench.engine.prefix_stats() is not None
+                    and asked.cache_namespace != ""
+                    and not asked.prompt_logprobs
                 )
 
     def teardown(self) -> None:

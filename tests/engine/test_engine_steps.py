@@ -316,10 +316,10 @@ def test_non_finite_logits_fail_only_their_request(bench: Bench) -> None:
 def test_faults_before_and_after_the_step_stay_with_their_request(bench: Bench) -> None:
     make_sampler = bench.runner.sampler
 
-    def faulty(params: SamplingParams, prompt: tuple[int, ...], seed: int) -> object:
+    def faulty(params: SamplingParams, prompt: tuple[int, ...], seed: int, **options: Any) -> object:
         if prompt == (66,):
             raise ValueError("no sampler")
-        return make_sampler(params, prompt, seed)
+        return make_sampler(params, prompt, seed, **options)
 
     bench.runner.sampler = faulty  # type: ignore[method-assign,assignment]
     bench.runner.sample = lambda history: 999 if history[0] == 67 else 97

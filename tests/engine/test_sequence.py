@@ -42,7 +42,7 @@ def run(loop: asyncio.AbstractEventLoop, tokens: bytes, **changes: object) -> tu
         deltas.append(one.accept(token, 13.0 + second))
         if one.reason is not None:
             break
-    return [delta for delta in deltas if delta is not None], one.finished()
+    return [delta for delta in deltas if delta is not None], one.finished(99.0)
 
 
 def test_length(loop: asyncio.AbstractEventLoop) -> None:

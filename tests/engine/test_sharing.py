@@ -193,10 +193,10 @@ def test_failing_step_fails_the_whole_group_and_nobody_else(chunk: int) -> None:
 def test_fault_of_one_sampler_stays_with_it(bench: Bench) -> None:
     make = bench.runner.sampler
 
-    def faulty(params: SamplingParams, prompt: tuple[int, ...], seed: int) -> FakeSampler:
+    def faulty(params: SamplingParams, prompt: tuple[int, ...], seed: int, **options: Any) -> FakeSampler:
         if params.seed == 66:
             raise MemoryError
-        return make(params, prompt, seed)
+        return make(params, prompt, seed, **options)
 
     bench.runner.sampler = faulty  # type: ignore[method-assign,assignment]
     leader = submit(bench, 1)

@@ -23,7 +23,8 @@ def weight(team: _native.Team, rows: int, cols: int) -> _native.Weight:
 class Model:
     """Embedding, ``layers`` attention layers and logits: as much work in one step as asked for."""
 
-    def __init__(self, layers: int = 1) -> None:
+    def __init__(self, layers: int = 1, bad_token: int | None = None) -> None:
+        """``bad_token`` has an embedding that is not finite, and so have the logits from it on."""
         self.team = _native.Team(1)
         self.kv = _native.KvStore(
             layers=1,
@@ -43,7 +44,7 @@ class Model:
         self.angles = executor.buffer(HEAD_DIM)
         self.last = executor.buffer(HIDDEN, logits=True)
         self.out = executor.buffer(VOCAB, logits=True)
-        executor.embed(self.table, self.x, 1.0)
+        executor.embed(self._embeddings(bad_token), self.x, 1.0)
         executor.angles([0.5**i for i in range(HEAD_DIM // 2)], self.angles)
         for _ in range(layers):
             executor.norm(self.x, self.ones, self.h, 1e-6)
@@ -54,6 +55,13 @@ class Model:
         executor.select_rows(self.x, self.last)
         executor.norm(self.last, self.ones, self.last, 1e-6)
         executor.logits(self.last, self.table, self.out)
+
+    def _embeddings(self, bad_token: int | None) -> _native.Weight:
+        if bad_token is None:
+            return self.table
+        values = np.ones((VOCAB, HIDDEN), np.float32)
+        values[bad_token] = np.inf
+        return _native.Weight.pack(values.view(np.uint8).reshape(-1), F32, VOCAB, HIDDEN, self.team)
 
     def rope(self) -> dict[str, Any]:
         ids = {"q": self.h, "k": self.k, "v": self.v, "angles": self.angles}
@@ -193,6 +201,68 @@ def test_a_step_needs_one_sampler_for_each_logit_row(count: int) -> None:
 def test_samplers_of_other_types_are_refused(samplers: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         Model().executor.step(**step(), samplers=samplers)
+
+
+def scorer(*tokens: int, top: int = 0) -> _native.Scorer:
+    return _native.Scorer(list(tokens), VOCAB, top)
+
+
+@pytest.mark.parametrize("top", [0, 5])
+def test_rows_score_given_tokens(top: int) -> None:
+    model = Model()
+    logits = model.executor.evaluate(**step(6) | {"logit_rows": np.arange(6, dtype=np.int32)})
+    one, other = scorer(7, 31, 0, top=top), scorer(9)
+    assert one.logprobs == [None, None, None]
+    arguments = step(6) | {"logit_rows": ints(5)}
+    ids = model.executor.step(**arguments, samplers=[sampler()], scored=[(1, one), (0, other)])
+    assert ids.tolist() == [int(logits[5].argmax())]
+    expected = [_native.token_logprobs(logits[1 + n], token, top) for n, token in enumerate((7, 31, 0))]
+    assert one.logprobs == expected
+    assert other.logprobs == [_native.token_logprobs(logits[0], 9, 0)]
+
+
+def test_a_row_that_is_not_finite_scores_nothing_and_the_others_their_tokens() -> None:
+    model = Model(bad_token=5)
+    one = scorer(1, 2, 3)
+    arguments = step(3) | {"tokens": ints(4, 5, 6), "logit_rows": ints()}
+    assert model.executor.step(**arguments, samplers=[], scored=[(0, one)]).tolist() == []
+    assert [found is None for found in one.logprobs] == [False, True, True]
+
+
+@pytest.mark.parametrize("scored", [[(3, 1)], [(2, 2)], [(-1, 1)], [(2**31 - 1, 1)]])
+def test_scored_rows_beyond_the_step_are_value_errors(scored: list[tuple[int, int]]) -> None:
+    model = Model()
+    scorers = [(row, scorer(*range(count))) for row, count in scored]
+    with pytest.raises(ValueError, match="step: "):
+        model.executor.step(**step(), samplers=[sampler()], scored=scorers)
+
+
+SCORED: dict[str, Callable[[], Any]] = {
+    "none": lambda: None,
+    "number": lambda: 3,
+    "no pair": lambda: [None],
+    "no scorer": lambda: [(0, None)],
+    "no row": lambda: [("a", scorer(1))],
+    "sampler": lambda: [(0, sampler())],
+}
+
+
+@pytest.mark.parametrize("scored", SCORED.values(), ids=SCORED)
+def test_scorers_of_other_types_are_refused(scored: Callable[[], Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        Model().executor.step(**step(), samplers=[sampler()], scored=scored())
+
+
+def test_a_scorer_refuses_what_it_cannot_score() -> None:
+    for token in (-1, VOCAB):
+        with pytest.raises(ValueError, match=f"token {token} is outside the vocabulary of {VOCAB}"):
+            scorer(token)
+    for top in (-1, 21):
+        with pytest.raises(ValueError, match=f"top_logprobs: {top} is not between 0 and 20"):
+            scorer(1, top=top)
+    other_vocabulary = _native.Scorer([VOCAB], VOCAB + 1, 0)
+    with pytest.raises(ValueError, match=f"{VOCAB} logits for a vocabulary of {VOCAB + 1}"):
+        Model().executor.step(**step(), samplers=[sampler()], scored=[(0, other_vocabulary)])
 
 
 CALLS: dict[str, Callable[[Model], object]] = {

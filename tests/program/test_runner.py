@@ -271,6 +271,45 @@ def test_a_sampler_refuses_ids_outside_the_vocabulary(runner: NativeRunner) -> N
             runner.sampler(SamplingParams(logit_bias=((token, 1.0),)), [], 0)
 
 
+def test_a_sampler_says_how_likely_its_token_was(runner: NativeRunner) -> None:
+    logits = runner.logits(batch(runner))[0]
+    for top in (0, 4, 20):
+        sampler = runner.sampler(RANDOM, [5, 6, 7], seed=3, top_logprobs=top)
+        token = int(runner.step(replace(batch(runner), samplers=[sampler]))[0])
+        assert sampler.logprobs == _native.token_logprobs(logits, token, top)
+    with pytest.raises(ValueError, match="top_logprobs: 21 is above 20"):
+        runner.sampler(RANDOM, [], 0, top_logprobs=21)
+
+
+def test_a_sampler_takes_what_its_mask_allows(runner: NativeRunner) -> None:
+    slot = runner.mask_slot()
+    sampler = runner.sampler(SamplingParams(), [5, 6, 7], seed=3, mask=slot, top_logprobs=0)
+    slot.begin()
+    slot.words[:] = 0
+    slot.words[4] = 1 << 2
+    slot.publish()
+    assert runner.step(replace(batch(runner), samplers=[sampler])).tolist() == [4 * 32 + 2]
+    logits = runner.logits(batch(runner))[0]
+    assert sampler.logprobs == _native.token_logprobs(logits, 4 * 32 + 2, 0)
+    slot.begin()
+    slot.fail()
+    assert runner.step(replace(batch(runner), samplers=[sampler])).tolist() == [-1]
+    assert slot.state == "failed"
+
+
+def test_rows_score_tokens_beside_samplers(runner: NativeRunner) -> None:
+    all_rows = replace(batch(runner), sample_rows=ints(0, 1, 2))
+    logits = runner.logits(all_rows)
+    expected = runner.step(batch(runner)).tolist()
+    scorer = runner.scorer([6, 7], 3)
+    assert runner.step(replace(batch(runner), scored=[(0, scorer)])).tolist() == expected
+    assert scorer.logprobs == [_native.token_logprobs(logits[n], token, 3) for n, token in enumerate([6, 7])]
+    scorer = runner.scorer([8], 0)
+    with pytest.raises(StepError, match="scored row out of range"):
+        runner.step(replace(batch(runner), scored=[(3, scorer)]))
+    assert scorer.logprobs == [None]
+
+
 def test_a_runner_outlives_the_file_and_the_weights_it_was_made_from(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(path.read_bytes())

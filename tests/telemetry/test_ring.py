@@ -37,10 +37,10 @@ def test_what_was_not_measured_is_none() -> None:
     assert (row.finish_reason, row.error, row.ttft_ms) == (None, None, None)
 
 
-def test_time_to_first_token_needs_both_its_parts() -> None:
-    assert request(queue_ms=2.0, prefill_ms=30.0).ttft_ms == 32.0
-    assert request(queue_ms=2.0).ttft_ms is None
-    assert request(prefill_ms=2.0).ttft_ms is None
+def test_a_row_begins_with_its_number() -> None:
+    row = RequestRing().push(request(ttft_ms=32.0))
+    assert next(iter(asdict(row))) == "sequence"
+    assert (row.sequence, row.ttft_ms) == (0, 32.0)
 
 
 def test_an_empty_ring_answers_an_empty_page() -> None:

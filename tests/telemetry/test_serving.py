@@ -70,7 +70,7 @@ def test_latency_is_that_of_completed_requests() -> None:
 def test_the_first_token_of_a_cancelled_request_counts() -> None:
     stats = stats_of()
     stats.started()
-    stats.finished(request(queue_ms=1.0, prefill_ms=9.0, cancelled=True))
+    stats.finished(request(ttft_ms=10.0, cancelled=True))
     assert stats.ttft_ms() == Percentiles(p50=10.0, p95=10.0)
 
 

@@ -15,7 +15,7 @@ from ferrite.engine import Engine, EngineConfig, Finished, GenerationRequest
 from ferrite.kv import PrefixLimits
 from ferrite.program.ops import Program
 from ferrite.program.runner import KvBackend, KvDtype, NativeRunner, RunnerConfig
-from ferrite.program.step import Int32Array, Sampler, StepBatch
+from ferrite.program.step import Int32Array, Logprobs, MaskSlot, Sampler, Scorer, StepBatch
 from ferrite.program.weights import LoadedWeights
 from ferrite.sampling import SamplingParams
 
@@ -147,13 +147,28 @@ class RecordingRunner:
         self.n_blocks = native.n_blocks
         self.block_bytes = native.block_bytes
 
-    def sampler(self, params: SamplingParams, prompt_tokens: Sequence[int], seed: int) -> Sampler:
+    def sampler(
+        self,
+        params: SamplingParams,
+        prompt_tokens: Sequence[int],
+        seed: int,
+        *,
+        mask: MaskSlot | None = None,
+        top_logprobs: int | None = None,
+    ) -> Sampler:
         """Create a sampler that is recorded under its prompt."""
-        recorded = _RecordedSampler(
-            cast("_native.Sampler", self._native.sampler(params, prompt_tokens, seed))
-        )
+        native = self._native.sampler(params, prompt_tokens, seed, mask=mask, top_logprobs=top_logprobs)
+        recorded = _RecordedSampler(cast("_native.Sampler", native))
         self._seen.setdefault(tuple(prompt_tokens), []).append(recorded)
         return recorded
+
+    def mask_slot(self) -> MaskSlot:
+        """Create the place of one request's masks."""
+        return self._native.mask_slot()
+
+    def scorer(self, tokens: Sequence[int], top_logprobs: int) -> Scorer:
+        """Create a scorer, which no step of this runner fills."""
+        return self._native.scorer(tokens, top_logprobs)
 
     def step(self, batch: StepBatch) -> Int32Array:
         """Run the rows and return the sampled ids."""
@@ -183,6 +198,10 @@ class _RecordedSampler:
     def __init__(self, native: _native.Sampler) -> None:
         self._native = native
         self.hash = hashlib.sha256()
+
+    @property
+    def logprobs(self) -> Logprobs:
+        return self._native.logprobs
 
     def sample(self, logits: np.ndarray[tuple[int], np.dtype[np.float32]]) -> int:
         self.hash.update(np.ascontiguousarray(logits).view(np.uint8).data)

@@ -3,7 +3,7 @@
 from ferrite.engine.config import EngineConfig
 from ferrite.engine.engine import Engine
 from ferrite.engine.errors import EngineBusy, EngineStopped, GenerationFailed, RequestTooLarge
-from ferrite.engine.events import CacheTrace, Delta, Finished, Timings, Usage
+from ferrite.engine.events import CacheTrace, Delta, Finished, Timings, TokenLogprob, Usage
 from ferrite.engine.generation import Generation
 from ferrite.engine.request import GenerationRequest
 from ferrite.engine.text import Detokenizer
@@ -22,5 +22,6 @@ __all__ = [
     "GenerationRequest",
     "RequestTooLarge",
     "Timings",
+    "TokenLogprob",
     "Usage",
 ]

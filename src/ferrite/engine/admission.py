@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -22,10 +23,10 @@ def arrival_delay(now: float, first_at: float, window_seconds: float, *, free_pe
     return max(first_at + window_seconds - now, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Waiting(Generic[T]):
-    item: T
-    blocks: int
+    blocks: dict[T, int]
+    """The items of the group, in order, and the blocks of each."""
     deadline: float
     continues: bool
 
@@ -39,9 +40,10 @@ class _Holding:
 class Admission(Generic[T]):
     """First in, first out. An item holds one permit and its block reservation from grant to release.
 
-    Everything an item can ever need is reserved before it starts, so a running one never waits for
-    another: no deadlock, no over-commitment. An item that does not fit holds up those behind it, so a
-    large one is not starved by small ones. Items are hashable; times are readings of one clock, in seconds.
+    Items come in groups, of which all start at one moment: a group has one place in the line. Everything an
+    item can ever need is reserved before it starts, so a running one never waits for another: no deadlock,
+    no over-commitment. A group that does not fit holds up those behind it, so a large one is not starved by
+    small ones. Items are hashable; times are readings of one clock, in seconds.
     """
 
     def __init__(self, *, permits: int, n_blocks: int, wait_seconds: float, waiting_limit: int) -> None:
@@ -66,7 +68,7 @@ class Admission(Generic[T]):
 
     @property
     def n_waiting(self) -> int:
-        """Items in the waiting line."""
+        """Groups in the waiting line."""
         return len(self._waiting)
 
     @property
@@ -76,46 +78,49 @@ class Admission(Generic[T]):
 
     def check_room(self) -> None:
         """Raise the ``EngineBusy`` that an item of the smallest size would meet now."""
-        self._check_wait(blocks=1)
+        self._check_wait([1])
 
-    def offer(self, item: T, blocks: int, now: float, *, continues: bool = False) -> float:
-        """Put ``item`` in line (``grant`` follows) and return the reading at which its wait is over.
+    def offer(self, group: Mapping[T, int], now: float, *, continues: bool = False) -> float:
+        """Put a group in line (``grant`` follows) and return the reading at which its wait is over.
 
-        ``blocks`` is not above ``n_blocks``. An item that continues admitted work goes in front of those
-        that do not and waits as long as it takes. Raises ``EngineBusy`` when another one would have to wait
-        and may not: no waiting time, or the line is full.
+        ``group`` is the items, in order, and the blocks of each: not more together than ``permits`` and
+        ``n_blocks``. One that continues admitted work goes in front of those that do not and waits as long
+        as it takes. Raises ``EngineBusy`` when another one would have to wait and may not: no waiting time,
+        or the line is full.
         """
         if continues:
             ahead = sum(waiting.continues for waiting in self._waiting)
-            self._waiting.insert(ahead, _Waiting(item, blocks, math.inf, continues))
+            self._waiting.insert(ahead, _Waiting(dict(group), math.inf, continues))
             return math.inf
-        self._check_wait(blocks)
+        self._check_wait(group.values())
         deadline = now + self._wait_seconds
-        self._waiting.append(_Waiting(item, blocks, deadline, continues))
+        self._waiting.append(_Waiting(dict(group), deadline, continues))
         return deadline
 
     def grant(self, now: float) -> list[T]:
-        """Give permits to the items at the head of the line for as long as they fit."""
-        granted = []
-        while self._waiting and self._fits(self._waiting[0].blocks):
-            head = self._waiting.popleft()
-            self._holding[head.item] = _Holding(head.blocks, now)
-            self._reserved += head.blocks
-            granted.append(head.item)
+        """Give permits to the groups at the head of the line for as long as they fit; returns their items."""
+        granted: list[T] = []
+        while self._waiting and self._fits(self._waiting[0].blocks.values()):
+            for item, blocks in self._waiting.popleft().blocks.items():
+                self._holding[item] = _Holding(blocks, now)
+                self._reserved += blocks
+                granted.append(item)
         return granted
 
-    def expire(self, now: float) -> list[T]:
-        """Take the items whose wait is over out of the line."""
+    def expire(self, now: float) -> list[list[T]]:
+        """Take the groups whose wait is over out of the line; returns the items of each."""
         expired = [waiting for waiting in self._waiting if waiting.deadline <= now]
         for waiting in expired:
             self._waiting.remove(waiting)
-        return [waiting.item for waiting in expired]
+        return [list(waiting.blocks) for waiting in expired]
 
     def withdraw(self, item: T) -> bool:
-        """Take ``item`` out of the line; False when it does not wait."""
+        """Take ``item`` out of the line, where the others of its group stay; False when it does not wait."""
         for waiting in self._waiting:
-            if waiting.item is item:
-                self._waiting.remove(waiting)
+            if item in waiting.blocks:
+                del waiting.blocks[item]
+                if not waiting.blocks:
+                    self._waiting.remove(waiting)
                 return True
         return False
 
@@ -135,13 +140,13 @@ class Admission(Generic[T]):
             f"the server is busy: {reason}", min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER_SECONDS)
         )
 
-    def _check_wait(self, blocks: int) -> None:
+    def _check_wait(self, blocks: Collection[int]) -> None:
         if not self._waiting and self._fits(blocks):
             return
         if self._wait_seconds == 0:
-            raise self.busy("all inference permits are in use")
+            raise self.busy("not enough inference permits are free")
         if len(self._waiting) >= self._waiting_limit:
-            raise self.busy(f"all inference permits are in use and {len(self._waiting)} requests wait")
+            raise self.busy(f"not enough inference permits are free and {len(self._waiting)} requests wait")
 
-    def _fits(self, blocks: int) -> bool:
-        return len(self._holding) < self._permits and self._reserved + blocks <= self._n_blocks
+    def _fits(self, blocks: Collection[int]) -> bool:
+        return len(blocks) <= self.free_permits and self._reserved + sum(blocks) <= self._n_blocks

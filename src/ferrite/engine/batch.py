@@ -10,10 +10,11 @@ from ferrite.engine.config import EngineConfig
 from ferrite.engine.errors import GenerationFailed
 from ferrite.engine.events import CacheTrace, Event
 from ferrite.engine.pace import Pace
-from ferrite.engine.scheduler import StepPlan, plan_step
-from ferrite.engine.sequence import Sequence, Ticket
+from ferrite.engine.scheduler import Chunk, StepPlan, plan_step
+from ferrite.engine.sequence import NOT_FINITE, Sequence, Ticket
 from ferrite.engine.step_batch import build_step_batch
 from ferrite.engine.text import Detokenizer, TextStream, compile_stops
+from ferrite.grammar import ConstraintError, MaskWorkers
 from ferrite.kv import (
     BlockAccountingError,
     BlockPool,
@@ -23,10 +24,13 @@ from ferrite.kv import (
     PrefixStats,
     blocks_for,
 )
-from ferrite.program.step import Runner, StepError
+from ferrite.program.step import Runner, Scorer, StepError
 from ferrite.telemetry import EngineMeters
 
 logger = logging.getLogger(__name__)
+
+MASK_THREADS = 2
+"""So that one slow mask does not hold up all others."""
 
 
 class RunningBatch:
@@ -58,6 +62,8 @@ class RunningBatch:
         self._active: list[Sequence] = []
         self._pool = BlockPool(runner.n_blocks)
         self._prefixes = _prefix_cache(self._pool, runner, config)
+        self._mask_workers: MaskWorkers | None = None
+        """Made for the first request that has a constraint."""
         self._recount = False
         """Some sequence got a block since the blocks held were counted."""
 
@@ -97,7 +103,7 @@ class RunningBatch:
             self._abort(sequence)
         ready = [s for s in self._active if s.leader is None and s.channel.has_room]
         started = self._clock()
-        plan = self._with_blocks(plan_step(ready, self._pace.prefill_rows))
+        plan = self._prepared(plan_step(ready, self._pace.prefill_rows))
         if plan.chunks:
             sampled = plan.sampled()
             try:
@@ -115,16 +121,32 @@ class RunningBatch:
         cached = [] if self._prefixes is None else self._prefixes.holders()
         self._pool.audit(chain(cached, (sequence.table.blocks for sequence in self._active)))
 
+    def close(self) -> None:
+        """End the threads that make masks; no step may follow."""
+        if self._mask_workers is not None:
+            self._mask_workers.close()
+            self._mask_workers = None
+
     def _new_sequence(self, ticket: Ticket, granted_at: float) -> Sequence:
         request = ticket.request
+        guide = None if request.constraint is None else (request.constraint, self._runner.mask_slot())
         sequence = Sequence(
             ticket=ticket,
-            sampler=self._runner.sampler(request.sampling, request.prompt_tokens, secrets.randbits(63)),
+            sampler=self._runner.sampler(
+                request.sampling,
+                request.prompt_tokens,
+                secrets.randbits(63),
+                mask=None if guide is None else guide[1],
+                top_logprobs=request.top_logprobs,
+            ),
             table=BlockTable(self._pool, self._runner.block_tokens),
             text=TextStream(self._detokenizer(), compile_stops(request.stop)),
             granted_at=granted_at,
             cache=CacheTrace(identity=self._identity),
+            guide=guide,
         )
+        if request.prompt_logprobs:
+            return sequence
         leader = next((s for s in self._active if _evaluates(s, sequence)), None)
         if leader is not None:
             sequence.follow(leader)
@@ -144,8 +166,8 @@ class RunningBatch:
             sequence.restore(table, match.tokens, match.entry_tokens)
             self._recount = True
 
-    def _with_blocks(self, plan: StepPlan) -> StepPlan:
-        """Make the rows writable; a request whose blocks cannot be had fails and leaves the step to others."""
+    def _prepared(self, plan: StepPlan) -> StepPlan:
+        """Make the rows writable; a request that cannot have what it needs fails, and the others go on."""
         chunks = []
         for chunk in plan.chunks:
             table = chunk.sequence.table
@@ -154,6 +176,8 @@ class RunningBatch:
                 copies = table.prepare_write(chunk.start, chunk.stop)
                 for source, target in copies:
                     self._runner.copy_block(source, target)
+                if chunk.sequence.ticket.request.prompt_logprobs:
+                    chunk.sequence.scorer = self._scorer(chunk)
             except BlockAccountingError:
                 raise
             except Exception as error:
@@ -170,6 +194,7 @@ class RunningBatch:
             tables = (sequence.table.blocks for sequence in self._active)
             self._meters.on_blocks_held(len(set(chain.from_iterable(tables))))
             self._recount = False
+        self._start_masks(sampled)
         tokens: list[int] = self._runner.step(build_step_batch(plan, sampled)).tolist()
         if len(tokens) != len(sampled):
             raise StepError(f"{len(sampled)} rows were to be sampled, {len(tokens)} were")
@@ -185,16 +210,35 @@ class RunningBatch:
         )
         return tokens
 
+    def _start_masks(self, sampled: Rows[Sequence]) -> None:
+        """Have the masks of this step's tokens made while the model runs."""
+        guides = [sequence.guide for sequence in sampled if sequence.guide is not None]
+        if guides:
+            self._mask_workers = self._mask_workers or MaskWorkers(MASK_THREADS)
+            self._mask_workers.start(guides)
+
+    def _scorer(self, chunk: Chunk) -> Scorer | None:
+        tokens = chunk.scored_tokens()
+        if not tokens:
+            return None
+        return self._runner.scorer(tokens, chunk.sequence.ticket.request.top_logprobs or 0)
+
     def _commit(self, plan: StepPlan, sampled: Rows[Sequence], tokens: Rows[int]) -> None:
+        scored = []
         for chunk in plan.chunks:
             chunk.sequence.advance(chunk.count)
             if chunk.samples:
                 chunk.sequence.share_prefill()
+            elif chunk.sequence.pending == 0:
+                scored.append(chunk.sequence)
         now = self._clock()
         for sequence, token in zip(sampled, tokens, strict=True):
             self._report(sequence, token, now)
+        for sequence in scored:
+            self._report(sequence, None, now)
 
-    def _report(self, sequence: Sequence, token: int, now: float) -> None:
+    def _report(self, sequence: Sequence, token: int | None, now: float) -> None:
+        """Tell the reader what ``token`` means to it; None when there was none to sample."""
         if sequence.channel.cancelled:
             self._abort(sequence)
             return
@@ -211,26 +255,30 @@ class RunningBatch:
         if events:
             sequence.channel.put(events)
 
-    def _events(self, sequence: Sequence, token: int, now: float) -> list[Event]:
-        if token < 0:
-            raise GenerationFailed("the model produced non-finite logits")
-        if sequence.last_token_at is None:
-            self._meters.on_first_token(now - sequence.ticket.submitted_at)
-            self._store(sequence)
+    def _events(self, sequence: Sequence, token: int | None, now: float) -> list[Event]:
+        if token is None:
+            delta = sequence.end()
+        elif token < 0:
+            _check_exhausted(sequence)
+            delta = sequence.end()
         else:
-            self._meters.on_token(now - sequence.last_token_at)
-        delta = sequence.accept(token, now)
+            if sequence.last_token_at is None:
+                self._meters.on_first_token(now - sequence.ticket.submitted_at)
+                self._store(sequence)
+            else:
+                self._meters.on_token(now - sequence.last_token_at)
+            delta = sequence.accept(token, now)
         events: list[Event] = [] if delta is None else [delta]
         if sequence.reason is not None:
             if sequence.computed > sequence.prompt_length:
                 self._store(sequence)
-            events.append(sequence.finished())
+            events.append(sequence.finished(now))
         return events
 
     def _store(self, sequence: Sequence) -> None:
         """Keep a snapshot of what ``sequence`` has computed, for later prompts that begin with it."""
         namespace = sequence.ticket.request.cache_namespace
-        if self._prefixes is None or not namespace:
+        if self._prefixes is None or not namespace or sequence.ticket.request.prompt_logprobs:
             return
         tokens, table = sequence.tokens[: sequence.computed], sequence.table
         if self._prefixes.insert(namespace, tokens, table.blocks):
@@ -288,12 +336,21 @@ def _prefix_cache(pool: BlockPool, runner: Runner, config: EngineConfig) -> Pref
     return PrefixCache(pool, block_tokens=runner.block_tokens, block_bytes=runner.block_bytes, limits=limits)
 
 
+def _check_exhausted(sequence: Sequence) -> None:
+    """Raise why no token was sampled, unless the answer has reached the bounds of what grammars may write."""
+    if sequence.guide is None or sequence.guide[1].state != "failed":
+        raise GenerationFailed(NOT_FINITE)
+    if not sequence.guide[0].is_exhausted:
+        raise GenerationFailed("the grammar of the answer could not be followed")
+
+
 def _evaluates(active: Sequence, newcomer: Sequence) -> bool:
     """Return whether ``active`` is about to compute all that ``newcomer`` needs."""
     mine, other = active.ticket.request, newcomer.ticket.request
     return (
         active.leader is None
         and active.is_prefilling
+        and not mine.prompt_logprobs
         and mine.cache_namespace == other.cache_namespace
         and mine.prompt_tokens == other.prompt_tokens
     )
@@ -303,6 +360,8 @@ def _failure_of(tickets: Rows[Ticket], error: Exception) -> GenerationFailed:
     """Log ``error`` and return what the readers of ``tickets`` are told."""
     if isinstance(error, GenerationFailed):
         failure = error
+    elif isinstance(error, ConstraintError):
+        failure = GenerationFailed(one_line(error))
     elif isinstance(error, StepError):
         failure = GenerationFailed(f"the inference step failed: {one_line(error)}")
     else:

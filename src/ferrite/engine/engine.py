@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from ferrite.engine.admission import Admission, arrival_delay
@@ -83,7 +83,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Requests in the waiting line."""
+        """Requests in the waiting line; those of one group count as one."""
         return self._admission.n_waiting
 
     def batcher(self) -> BatcherSnapshot:
@@ -132,39 +132,46 @@ class Engine:
                 raise
 
     def submit(self, request: GenerationRequest, *, continues: bool = False) -> Generation:
-        """Hand in a request; must be called on the asyncio loop that will read the events.
+        """Hand in one request: a group of one."""
+        return self.submit_group([request], continues=continues)[0]
 
-        ``continues`` is for work that was admitted before, such as the next prompt of one HTTP request: it
-        is never refused as busy, enters at the head of the line, and is taken while the engine drains.
-        Raises at once: ``EngineStopped`` when draining, stopped or failed; ``RequestTooLarge`` when it can
-        never run; ``EngineBusy`` when it would have to wait and may not.
+    def submit_group(
+        self, requests: Sequence[GenerationRequest], *, continues: bool = False
+    ) -> list[Generation]:
+        """Hand in requests that start together or wait together, as one request of the line.
+
+        Must be called on the asyncio loop that will read the events. Each ends by itself. ``continues`` is
+        for work that was admitted before, such as the next prompt of one HTTP request: it is never refused
+        as busy, enters at the head of the line, and is taken while the engine drains.
+        Raises at once: ``ValueError`` for more requests than permits; ``EngineStopped`` when draining,
+        stopped or failed; ``RequestTooLarge`` when they can never run, alone or together; ``EngineBusy``
+        when they would have to wait and may not.
         """
-        positions = len(request.prompt_tokens) + request.max_tokens
-        self.check_size(positions)
-        channel = Channel(asyncio.get_running_loop(), self._config.event_queue, self._notify)
+        if not 0 < len(requests) <= self._config.max_concurrent:
+            raise ValueError(
+                f"a group of {len(requests)} requests, there are {self._config.max_concurrent} permits"
+            )
+        blocks = self._blocks_of(requests)
+        loop = asyncio.get_running_loop()
         with self._lock:
             if self._closed is not None:
                 raise EngineStopped(self._closed)
             if self._draining and not continues:
                 raise EngineStopped("the server is draining")
             now = self._clock()
-            ticket = Ticket(request, channel, now)
+            group = {
+                Ticket(request, Channel(loop, self._config.event_queue, self._notify), now): count
+                for request, count in zip(requests, blocks, strict=True)
+            }
             self._settle(now)
-            blocks = blocks_for(positions, self._runner.block_tokens)
             try:
-                deadline = self._admission.offer(ticket, blocks, now, continues=continues)
+                deadline = self._admission.offer(group, now, continues=continues)
             except EngineBusy:
                 self.meters.on_queue_rejected()
                 raise
-            self._unfinished.add(ticket)
+            self._unfinished.update(group)
             self._grant(now)
-        return Generation(
-            channel,
-            deadline=deadline,
-            clock=self._clock,
-            on_deadline=self._settle_now,
-            on_cancel=lambda: self._withdraw(ticket),
-        )
+        return [self._generation(ticket, deadline) for ticket in group]
 
     async def drain(self, timeout: float) -> None:
         """Refuse new requests and return when all others have ended.
@@ -188,6 +195,7 @@ class Engine:
             self._work.notify_all()
         if self._thread is not None:
             self._thread.join()
+        self._batch.close()
         self._fail_all("the server stopped before the generation ended", EngineStopped)
 
     def step(self) -> None:
@@ -230,6 +238,29 @@ class Engine:
                 self._work.wait(delay)
             return False
 
+    def _blocks_of(self, requests: Sequence[GenerationRequest]) -> list[int]:
+        """Return the KV blocks that each may need; raises ``RequestTooLarge``, and counts it."""
+        blocks = []
+        for request in requests:
+            positions = len(request.prompt_tokens) + request.max_tokens
+            self.check_size(positions)
+            blocks.append(blocks_for(positions, self._runner.block_tokens))
+        if (needed := sum(blocks)) > self._n_blocks:
+            with self._lock:
+                self.meters.on_too_large()
+            message = f"the requests need {needed} KV blocks, the server has {self._n_blocks}"
+            raise RequestTooLarge(message, needed=needed, limit=self._n_blocks, bound="store")
+        return blocks
+
+    def _generation(self, ticket: Ticket, deadline: float) -> Generation:
+        return Generation(
+            ticket.channel,
+            deadline=deadline,
+            clock=self._clock,
+            on_deadline=self._settle_now,
+            on_cancel=lambda: self._withdraw(ticket),
+        )
+
     def _size_refusal(self, positions: int) -> RequestTooLarge | None:
         context, session = self._runner.context_length, self._config.session_positions
         if positions > context:
@@ -262,10 +293,11 @@ class Engine:
 
     def _settle(self, now: float) -> None:
         """Move the waiting line after any change. The lock is held."""
-        for ticket in self._admission.expire(now):
-            self._unfinished.discard(ticket)
+        for group in self._admission.expire(now):
             self.meters.on_queue_rejected()
-            ticket.channel.fail(self._admission.busy("no inference permit was free in time"))
+            for ticket in group:
+                self._unfinished.discard(ticket)
+                ticket.channel.fail(self._admission.busy("no inference permit was free in time"))
         self._grant(now)
         self._complete_drains()
 

@@ -28,7 +28,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class CacheTrace:
-    """What the prefix cache did for one request. The default is that of a server without one."""
+    """What the prefix cache did for one request.
+
+    The default is that of a server without one, and of a request that scores its prompt: every row of it has
+    to be evaluated, and nothing is looked up or stored.
+    """
 
     outcome: Literal["disabled", "no_key", "miss", "hit"] = "disabled"
     """``no_key``: the request named no namespace, so nothing was looked up or stored."""
@@ -45,6 +49,17 @@ class CacheTrace:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model found a token, by its logits as they came: before mask, bias and temperature."""
+
+    token: int
+    logprob: float
+    """Natural logarithm of its probability."""
+    top: tuple[tuple[int, float], ...]
+    """As many of the likeliest (token, logprob) as were asked for, the likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """New text, whole UTF-8 and free of stop strings, and the tokens that came since the last delta.
 
@@ -53,6 +68,8 @@ class Delta:
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One for each of ``token_ids``; None unless asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,8 @@ class Finished:
     stop_string: str | None
     """The stop string that ended the generation, if one did."""
     cache: CacheTrace = CacheTrace()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """One for each prompt token, None for the first, which follows nothing; None unless asked for."""
 
 
 Event = Delta | Finished

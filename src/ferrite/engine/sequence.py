@@ -3,12 +3,16 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ferrite.engine.events import CacheTrace, Delta, Finished, Timings, Usage
+from ferrite.engine.errors import GenerationFailed
+from ferrite.engine.events import CacheTrace, Delta, Finished, Timings, TokenLogprob, Usage
 from ferrite.engine.generation import Channel
 from ferrite.engine.request import GenerationRequest
 from ferrite.engine.text import TextStream
+from ferrite.grammar import Constraint
 from ferrite.kv import BlockTable
-from ferrite.program.step import Sampler
+from ferrite.program.step import Logprobs, MaskSlot, Sampler, Scorer
+
+NOT_FINITE = "the model produced non-finite logits"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,10 +42,18 @@ class Sequence:
     text: TextStream
     granted_at: float
     cache: CacheTrace
+    guide: tuple[Constraint, MaskSlot] | None = None
+    """The grammar that the answer follows, and where the sampler waits for its masks."""
+    scorer: Scorer | None = None
+    """Of the prompt rows in the running step, for a request that scores its prompt."""
     prompt_length: int = field(init=False)
     """Tokens of the prompt."""
     tokens: list[int] = field(init=False)
     """Prompt, then completion."""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Of the completion's tokens, if asked for."""
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=lambda: [None])
+    """Of the prompt's tokens that are scored; None for the first, and where logits were not finite."""
     computed: int = 0
     reported: int = field(init=False)
     first_token_at: float | None = None
@@ -123,43 +135,80 @@ class Sequence:
         if not 0 < rows <= self.pending:
             raise ValueError(f"{rows} rows computed, {self.pending} pending")
         self.computed += rows
+        if self.scorer is not None:
+            for found in self.scorer.logprobs:
+                token = self.tokens[len(self.prompt_logprobs)]
+                self.prompt_logprobs.append(None if found is None else _token_logprob(token, found))
+            self.scorer = None
 
     def accept(self, token: int, now: float) -> Delta | None:
-        """Append a sampled token; returns what it adds to the answer. Sets ``reason`` if this ends it."""
+        """Append a sampled token; returns what it adds to the answer. Sets ``reason`` if this ends it.
+
+        Raises ``ConstraintError`` when the grammar cannot go on with it.
+        """
         request = self.ticket.request
         self.tokens.append(token)
+        if request.top_logprobs is not None:
+            self.logprobs.append(_token_logprob(token, self.sampler.logprobs))
         if self.first_token_at is None:
             self.first_token_at = now
         self.last_token_at = now
         ended = token in request.end_ids and not request.ignore_end
+        complete = ended
+        if self.guide is not None:
+            constraint, _ = self.guide
+            constraint.accept(token)
+            complete = ended or constraint.is_complete
         text = "" if token in request.end_ids else self.text.push(token)
         exhausted = self.total - self.prompt_length >= request.max_tokens
-        if not ended and not exhausted and self.text.stop is None:
+        if not complete and not exhausted and self.text.stop is None:
             return self._delta(text, self.total) if text else None
-        if self.text.stop is None:
-            text += self.text.finish()
-        self.reason = "stop" if ended or self.text.stop is not None else "length"
-        visible = self.total - 1 if ended else self.total
-        return self._delta(text, visible) if text or self.reported < visible else None
+        return self._end(text, self.total - 1 if ended else self.total, complete=complete)
 
-    def finished(self) -> Finished:
-        """Return the last event of a generation that ended."""
-        if self.reason is None or self.first_token_at is None or self.last_token_at is None:
+    def end(self) -> Delta | None:
+        """End without another token; returns what was held back."""
+        return self._end("", self.total, complete=False)
+
+    def finished(self, now: float) -> Finished:
+        """Return the last event of a generation that ended.
+
+        Raises ``GenerationFailed`` when a token of the prompt could not be scored.
+        """
+        if self.reason is None:
             raise ValueError("the generation has not ended")
+        if None in self.prompt_logprobs[1:]:
+            raise GenerationFailed(NOT_FINITE)
+        first_token_at = now if self.first_token_at is None else self.first_token_at
+        last_token_at = now if self.last_token_at is None else self.last_token_at
         return Finished(
             reason=self.reason,
             usage=Usage(self.prompt_length, self.total - self.prompt_length, self.cache.cached_tokens),
             timings=Timings(
                 queue_seconds=self.granted_at - self.ticket.submitted_at,
-                prefill_seconds=self.first_token_at - self.granted_at,
-                decode_seconds=self.last_token_at - self.first_token_at,
+                prefill_seconds=first_token_at - self.granted_at,
+                decode_seconds=last_token_at - first_token_at,
             ),
             token_ids=tuple(self.tokens[self.prompt_length : self.reported]),
             stop_string=self.text.stop,
             cache=self.cache,
+            prompt_logprobs=tuple(self.prompt_logprobs) if self.ticket.request.prompt_logprobs else None,
         )
 
+    def _end(self, text: str, visible: int, *, complete: bool) -> Delta | None:
+        if self.text.stop is None:
+            text += self.text.finish()
+        self.reason = "stop" if complete or self.text.stop is not None else "length"
+        return self._delta(text, visible) if text or self.reported < visible else None
+
     def _delta(self, text: str, stop: int) -> Delta:
-        token_ids = tuple(self.tokens[self.reported : stop])
-        self.reported = stop
-        return Delta(text, token_ids)
+        start, self.reported = self.reported, stop
+        token_ids = tuple(self.tokens[start:stop])
+        if not self.logprobs:
+            return Delta(text, token_ids)
+        first = start - self.prompt_length
+        return Delta(text, token_ids, tuple(self.logprobs[first : first + len(token_ids)]))
+
+
+def _token_logprob(token: int, found: Logprobs) -> TokenLogprob:
+    logprob, top = found
+    return TokenLogprob(token, logprob, tuple(top))

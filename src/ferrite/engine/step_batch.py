@@ -6,7 +6,7 @@ import numpy as np
 
 from ferrite.engine.scheduler import StepPlan
 from ferrite.engine.sequence import Sequence
-from ferrite.program.step import StepBatch
+from ferrite.program.step import Scorer, StepBatch
 
 
 def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
@@ -18,12 +18,16 @@ def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
     positions: list[int] = []
     sequences: list[int] = []
     sample_rows: list[int] = []
+    scored: list[tuple[int, Scorer]] = []
     for index, chunk in enumerate(plan.chunks):
-        token_ids += chunk.sequence.tokens[chunk.start : chunk.stop]
-        positions += range(chunk.start, chunk.stop)
+        sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
+        if sequence.scorer is not None:
+            scored.append((len(token_ids), sequence.scorer))
+        token_ids += sequence.tokens[start:stop]
+        positions += range(start, stop)
         sequences += [index] * chunk.count
         if chunk.samples:
-            sample_rows += [len(token_ids) - 1] * (1 + len(chunk.sequence.followers))
+            sample_rows += [len(token_ids) - 1] * (1 + len(sequence.followers))
     return StepBatch(
         token_ids=np.array(token_ids, dtype=np.int32),
         positions=np.array(positions, dtype=np.int32),
@@ -31,4 +35,5 @@ def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
         block_tables=tuple(chunk.sequence.table.array for chunk in plan.chunks),
         sample_rows=np.array(sample_rows, dtype=np.int32),
         samplers=tuple(sequence.sampler for sequence in sampled),
+        scored=scored,
     )

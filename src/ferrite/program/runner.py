@@ -25,7 +25,15 @@ from ferrite.program.ops import (
     RowSpace,
     SelectRows,
 )
-from ferrite.program.step import Float32Array, Int32Array, Sampler, StepBatch, StepError
+from ferrite.program.step import (
+    Float32Array,
+    Int32Array,
+    MaskSlot,
+    Sampler,
+    Scorer,
+    StepBatch,
+    StepError,
+)
 from ferrite.program.weights import LoadedWeights, load_weights, multiplied_names
 from ferrite.sampling import SamplingParams
 
@@ -158,8 +166,20 @@ class NativeRunner:
         matrices = map(self._weights.matrix, multiplied_names(self._program))
         return sum(matrix.rows * matrix.cols for matrix in matrices)
 
-    def sampler(self, params: SamplingParams, prompt_tokens: Sequence[int], seed: int) -> Sampler:
-        """Create the sampling state of a new request; ``seed`` is used when ``params.seed`` is None."""
+    def sampler(
+        self,
+        params: SamplingParams,
+        prompt_tokens: Sequence[int],
+        seed: int,
+        *,
+        mask: MaskSlot | None = None,
+        top_logprobs: int | None = None,
+    ) -> Sampler:
+        """Create the sampling state of a new request; ``seed`` is used when ``params.seed`` is None.
+
+        With a ``mask``, every token waits for one there. With ``top_logprobs``, each token has its
+        log-probability and those of that many likeliest ones.
+        """
         return _native.Sampler(
             vocab_size=self.vocab_size,
             temperature=params.temperature,
@@ -172,7 +192,17 @@ class NativeRunner:
             logit_bias=list(params.logit_bias),
             seed=(seed if params.seed is None else params.seed) & 0xFFFFFFFFFFFFFFFF,
             prompt_tokens=list(prompt_tokens),
+            mask=cast("_native.MaskSlot | None", mask),
+            top_logprobs=-1 if top_logprobs is None else top_logprobs,
         )
+
+    def mask_slot(self) -> MaskSlot:
+        """Create the place of one request's masks."""
+        return _native.MaskSlot(self.vocab_size)
+
+    def scorer(self, tokens: Sequence[int], top_logprobs: int) -> Scorer:
+        """Create what scores ``tokens``, each under the logits of its own row, in one step."""
+        return _native.Scorer(list(tokens), self.vocab_size, top_logprobs)
 
     def step(self, batch: StepBatch) -> Int32Array:
         """Run the rows, write their KV, and return [m] sampled ids; -1 where logits were not finite."""
@@ -184,6 +214,7 @@ class NativeRunner:
                 [np.asarray(table, np.int32) for table in batch.block_tables],
                 batch.sample_rows,
                 cast("Sequence[_native.Sampler]", batch.samplers),
+                cast("Sequence[tuple[int, _native.Scorer]]", batch.scored),
             )
         except (ValueError, MemoryError) as error:
             raise StepError(str(error)) from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,45 @@ Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
 
 
+Logprobs: TypeAlias = tuple[float, Sequence[tuple[int, float]]]
+"""The log-probability of a token, and (token, log-probability) of the likeliest ones, the likeliest first."""
+
+
+class MaskSlot(Protocol):
+    """Where somebody writes which tokens may come next, and a sampler waits for it (native)."""
+
+    @property
+    def words(self) -> npt.NDArray[np.uint32]:
+        """Bit ``i % 32`` of word ``i / 32`` allows token ``i``."""
+
+    @property
+    def state(self) -> Literal["empty", "pending", "ready", "failed"]:
+        """``failed``: no mask came, and nothing was sampled."""
+
+    def begin(self) -> None:
+        """Say that the mask for the next token is being made."""
+
+    def publish(self) -> None:
+        """Say that it can be read."""
+
+    def fail(self) -> None:
+        """Say that it will not come."""
+
+
 class Sampler(Protocol):
     """One request's sampling state (native): its random stream and the tokens it has seen."""
+
+    @property
+    def logprobs(self) -> Logprobs:
+        """Of the last token; only for a sampler that was made with ``top_logprobs``."""
+
+
+class Scorer(Protocol):
+    """Given tokens, and how likely the logits of consecutive rows make them (native)."""
+
+    @property
+    def logprobs(self) -> Sequence[Logprobs | None]:
+        """One for each token, once the step is over; None where logits were not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +74,8 @@ class StepBatch:
     """[m] rows whose logits are wanted, in any order; a row may stand in it for several samplers"""
     samplers: Sequence[Sampler]
     """[m] one sampler per sampled row"""
+    scored: Sequence[tuple[int, Scorer]] = ()
+    """Scorers and the row of the first token of each"""
 
 
 class Runner(Protocol):
@@ -62,8 +101,26 @@ class Runner(Protocol):
     def block_bytes(self) -> int:
         """Bytes of KV memory of one block."""
 
-    def sampler(self, params: SamplingParams, prompt_tokens: Sequence[int], seed: int) -> Sampler:
-        """Create the sampling state of a new request; ``seed`` is used when ``params.seed`` is None."""
+    def sampler(
+        self,
+        params: SamplingParams,
+        prompt_tokens: Sequence[int],
+        seed: int,
+        *,
+        mask: MaskSlot | None = None,
+        top_logprobs: int | None = None,
+    ) -> Sampler:
+        """Create the sampling state of a new request; ``seed`` is used when ``params.seed`` is None.
+
+        With a ``mask``, every token waits for one there. With ``top_logprobs``, each token has its
+        log-probability and those of that many likeliest ones.
+        """
+
+    def mask_slot(self) -> MaskSlot:
+        """Create the place of one request's masks."""
+
+    def scorer(self, tokens: Sequence[int], top_logprobs: int) -> Scorer:
+        """Create what scores ``tokens``, each under the logits of its own row, in one step."""
 
     def step(self, batch: StepBatch) -> Int32Array:
         """Run the rows, write their KV, and return [m] sampled ids; -1 where logits were not finite.

@@ -9,6 +9,8 @@ MAX_PAGE = 200
 class FinishedRequest:
     """What was measured of one request that ended, however it ended. ``None`` means not measured."""
 
+    sequence: int | None = None
+    """Its place in the ring's count, which only a row of the ring has."""
     request_id: str
     endpoint: str
     """The route's path."""
@@ -20,8 +22,10 @@ class FinishedRequest:
     """From the permit to the first token."""
     decode_ms: float | None = None
     """From the first token to the last."""
+    ttft_ms: float | None = None
+    """From submission to the first token; of a request with several prompts, that of the first one."""
     total_ms: float | None = None
-    """From arrival to the end of the answer: the three above, and HTTP, template and tokenizing."""
+    """From arrival to the end of the answer: the phases above, and HTTP, template and tokenizing."""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     """Prompt tokens restored from the prefix cache."""
@@ -31,13 +35,6 @@ class FinishedRequest:
     """Error code; ``None`` when the request did not fail."""
     streamed: bool = False
     cancelled: bool = False
-
-    @property
-    def ttft_ms(self) -> float | None:
-        """From submission to the first token; ``None`` when there was none."""
-        if self.queue_ms is None or self.prefill_ms is None:
-            return None
-        return self.queue_ms + self.prefill_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +84,7 @@ class RequestRing:
 
     def push(self, request: FinishedRequest) -> RequestRow:
         """Record ``request`` under the next number; the oldest row falls off a full ring."""
-        row = RequestRow(sequence=self.recorded_total, **asdict(request))
+        row = RequestRow(**{**asdict(request), "sequence": self.recorded_total})
         self._rows = (*self._rows, row)[-self._capacity :]
         return row
 
