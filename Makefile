@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # Two pips must not work in one .venv.
 .NOTPARALLEL:
-.PHONY: help serve test lint bench sanitize neon avx512 format models clean
+.PHONY: help serve test lint bench clients sanitize neon avx512 format models clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make test      native tests under sanitizers, then pytest, on real models'
 	@echo 'make lint      formats, ruff, mypy, import directions'
 	@echo 'make bench     prefill and decode rates of $(MODEL)'
+	@echo 'make clients   tests with clients that other people write, which it installs'
 	@echo 'make sanitize  native tests only, with AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make neon      native tests for AArch64 under qemu-user, where it and the compiler are installed'
 	@echo 'make avx512    native tests of the AVX-512 kernels through SIMDe, where its headers are installed'
@@ -45,6 +46,10 @@ lint: .venv/.installed .venv/.developer
 bench: .venv/.installed
 	$(BIN)/ferrite pull $(MODEL)
 	$(BIN)/ferrite bench --model $(MODEL)
+
+clients: .venv/.installed .venv/.developer models
+	$(BIN)/python -m pip install --quiet --group clients
+	$(BIN)/python -m pytest tests/clients
 
 sanitize: .venv/.builder
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DFERRITE_TESTS=ON -DFERRITE_SANITIZE=ON

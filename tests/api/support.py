@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -20,10 +20,16 @@ import openai
 from ferrite.api import Address, LoadedModel, ServerConfig, ServerState
 from ferrite.api.memory import MemoryCeiling
 from ferrite.api.serving import Server, bind_listener, listener_address
+from ferrite.api.structured import CachedGrammars
 from ferrite.chat import ChatTemplateError, Message
+from ferrite.chat.template_options import option_problem
 from ferrite.engine import Engine, EngineConfig
+from ferrite.grammar import GrammarCompiler
 from ferrite.kv import PrefixLimits
 from ferrite.program.step import StepBatch
+from ferrite.tokenizer import Tokenizer
+from ferrite.toolcalls import AnswerFormat
+from ferrite.toolcalls.families import GENERIC
 from tests.engine.fakes import ByteDetokenizer, FakeRunner
 
 MODEL_ID = "maker/tiny-model"
@@ -50,25 +56,50 @@ class ByteTokenizer:
             ids += [segment] if isinstance(segment, int) else segment.encode()
         return ids
 
+    def is_control(self, token: int) -> bool:
+        return token in self.end_ids
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"<end>" if token == END else b"<%d>" % token if token > 255 else bytes([token])
+
 
 @dataclass
 class Conversations:
     """Renders ``role:content`` and remembers what it was given."""
 
     seen: list[list[Message]] = field(default_factory=list)
+    tools: list[list[Mapping[str, Any]] | None] = field(default_factory=list)
+    options: list[Mapping[str, object]] = field(default_factory=list)
+    reads: frozenset[str] = frozenset()
+    """Template options that have an effect."""
+    ending: str = ""
+    """Of each prompt."""
     held: threading.Event = field(default_factory=threading.Event)
     """Set to let the rendering of a message that begins with ``hold`` go on."""
 
-    def render_prompt(self, messages: Sequence[Message], *, now: datetime) -> list[str | int]:
+    def option_problem(self, options: Mapping[str, object]) -> tuple[str, str] | None:
+        return option_problem(options, self.reads)
+
+    def render_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        now: datetime,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, object] | None = None,
+        tools_as_text: bool = False,
+    ) -> list[str | int]:
         assert now.tzinfo is not None
         self.seen.append(list(messages))
+        self.tools.append(None if tools is None else list(tools))
+        self.options.append(options or {})
         if any(message.content == "refuse me" for message in messages):
             raise ChatTemplateError("Conversation roles must alternate")
         if any((message.content or "").startswith("hold") for message in messages):
             assert self.held.wait(WAIT_SECONDS)
         if any(message.content == "break" for message in messages):
             raise KeyError("a text to be kept secret")
-        return [f"{message.role}:{message.content};" for message in messages]
+        return [*(f"{message.role}:{message.content};" for message in messages), self.ending]
 
 
 class Script:
@@ -130,18 +161,22 @@ def running_server(
     turn_stops: tuple[str, ...] = (),
     send_buffer: int | None = None,
     memory: MemoryCeiling | None = None,
+    answer_format: AnswerFormat = AnswerFormat(GENERIC, None),  # noqa: B008  immutable
     **options: Any,
 ) -> Iterator[Running]:
     """Serve on a free port until the block ends; ``send_buffer``: bytes the system keeps for a connection."""
     config = ServerConfig(**{"bind": Address("127.0.0.1", 0), "model_id": MODEL_ID, **options})
     runner = runner or Script("Hello, wörld! 🦀").runner(context_length=512)
     made = Engine(runner, ByteDetokenizer, engine or EngineConfig(inference_wait_seconds=WAIT_SECONDS))
-    conversations = Conversations()
+    conversations, tokenizer = Conversations(), ByteTokenizer()
     model = LoadedModel(
         id=config.model_id,
         engine=made,
-        tokenizer=ByteTokenizer(),
+        tokenizer=tokenizer,
         chat_template=conversations,
+        grammar=CachedGrammars(GrammarCompiler(cast("Tokenizer", tokenizer))),
+        answer_format=answer_format,
+        detokenizer=ByteDetokenizer,
         context_length=runner.context_length,
         n_params=1234,
         quantisation="Q4_1",

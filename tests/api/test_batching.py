@@ -374,10 +374,12 @@ def test_a_size_that_never_fits_is_counted_and_named() -> None:
         error = long.json()["error"]
         assert (long.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "prompt")
         assert error["message"] == (
-            "The prompt has 95 tokens and `max_tokens` is 6, together 101; a session has 100 tokens "
-            "(--kv-max-tokens)."
+            "The prompt is too long for the budget: it has 95 tokens and `max_tokens` is 6, together 101; "
+            "a session has 100 tokens (--kv-max-tokens)."
         )
-        assert longer.json()["error"]["message"].startswith("The prompt has at least 100 tokens")
+        assert longer.json()["error"]["message"].startswith(
+            "The prompt is too long for the budget: it has at least 100 tokens"
+        )
         counted = batcher(running)
         assert (counted["kv_rejected_context_length"], counted["kv_rejected_too_large"]) == (2, 0)
         assert (counted["prefill_tokens"], counted["kv_block_size"]) == (0, 4)

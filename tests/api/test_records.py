@@ -52,10 +52,10 @@ def test_a_completed_request_has_the_engine_s_times(case: Case) -> None:
     case.record.taken(7)
     assert case.stats.in_flight == 1
     case.record.admitted()
-    case.record.add(Delta("a", (1, 2)))
-    case.record.add(finished())
+    case.record.add(0, Delta("a", (1, 2)))
+    case.record.add(0, finished())
     case.pass_time(9)
-    assert case.record.end() is True
+    assert case.record.end(finish_reasons=["tool_calls"]) is True
     row = case.row()
     assert (row.request_id, row.endpoint, row.started_at, row.streamed) == (
         "r-1",
@@ -64,15 +64,16 @@ def test_a_completed_request_has_the_engine_s_times(case: Case) -> None:
         True,
     )
     assert (row.queue_ms, row.prefill_ms, row.decode_ms, row.total_ms) == (500, 1500, 2500, 10_000)
+    assert row.ttft_ms == 2000
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (7, 2, 4)
-    assert (row.finish_reason, row.error, row.cancelled) == ("stop", None, False)
+    assert (row.finish_reason, row.error, row.cancelled) == ("tool_calls", None, False)
     assert (case.stats.in_flight, case.stats.completed) == (0, 1)
 
 
 def test_it_ends_once(case: Case) -> None:
     case.record.taken(7)
     case.record.admitted()
-    case.record.add(finished())
+    case.record.add(0, finished())
     assert case.record.end()
     assert case.record.end(cancelled=True)
     assert (case.stats.completed, case.stats.aborted, case.stats.ring.recorded_total) == (1, 0, 1)
@@ -90,6 +91,7 @@ def test_cancelled_in_line(case: Case) -> None:
     row = case.row()
     assert (row.queue_ms, row.prefill_ms, row.decode_ms, row.total_ms) == (None, None, None, 3000)
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (None, None, None)
+    assert row.ttft_ms is None
     assert (row.cancelled, case.stats.aborted, case.stats.prompt_tokens_total) == (True, 1, 0)
 
 
@@ -107,9 +109,9 @@ def test_cancelled_while_it_generates(case: Case) -> None:
     case.record.taken(7)
     case.record.admitted()
     case.pass_time(2)
-    case.record.add(Delta("a", (1,)))
+    case.record.add(0, Delta("a", (1,)))
     case.pass_time(2)
-    case.record.add(Delta("b", (2, 3)))
+    case.record.add(0, Delta("b", (2, 3)))
     case.record.end(cancelled=True, error="request_timeout")
     row = case.row()
     assert (row.queue_ms, row.prefill_ms, row.decode_ms) == (0, 2000, None)
@@ -121,10 +123,12 @@ def test_the_prompts_of_a_request_add_up(case: Case) -> None:
     for reason in ("stop", "length", "stop"):
         case.record.taken(7)
         case.record.admitted()
-        case.record.add(finished(reason))
-    case.record.end()
+        case.record.add(0, finished(reason))
+    case.record.end(finish_reasons=["stop", "length", "stop"])
     row = case.row()
     assert (row.queue_ms, row.prefill_ms, row.decode_ms) == (1500, 4500, 7500)
+    # The client has its first token long before the last prompt is evaluated.
+    assert row.ttft_ms == 2000
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (21, 6, 12)
     assert row.finish_reason == "stop,length"
     assert case.stats.completed == 1
@@ -133,20 +137,49 @@ def test_the_prompts_of_a_request_add_up(case: Case) -> None:
 def test_a_phase_that_did_not_end_for_every_prompt_has_no_duration(case: Case) -> None:
     case.record.taken(7)
     case.record.admitted()
-    case.record.add(finished())
+    case.record.add(0, finished())
     case.record.taken(9)
     case.record.admitted()
     case.record.end(error="internal_error")
     row = case.row()
-    assert (row.queue_ms, row.prefill_ms, row.decode_ms) == (500, None, None)
+    assert (row.queue_ms, row.prefill_ms, row.decode_ms, row.ttft_ms) == (500, None, None, 2000)
     assert (row.prompt_tokens, row.completion_tokens, row.finish_reason) == (7, 4, None)
     assert (case.stats.failed, case.stats.prompt_tokens_total) == (1, 7)
 
 
 def test_a_completion_of_nothing_has_no_phases(case: Case) -> None:
     case.record.taken(7)
-    case.record.add(Finished("length", Usage(7, 0), Timings(0.0, 0.0, 0.0), (), None))
+    case.record.add(0, Finished("length", Usage(7, 0), Timings(0.0, 0.0, 0.0), (), None))
     case.record.end()
     row = case.row()
-    assert (row.queue_ms, row.prefill_ms, row.decode_ms) == (None, None, None)
+    assert (row.queue_ms, row.prefill_ms, row.decode_ms, row.ttft_ms) == (None, None, None, None)
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (7, 0, 0)
+
+
+def test_the_choices_of_a_prompt_run_together(case: Case) -> None:
+    case.record.taken(7, 3)
+    assert case.stats.in_flight == 1
+    case.record.admitted()
+    for choice in range(3):
+        case.record.add(choice, Delta("a", (1, 2)))
+        case.record.add(choice, finished())
+    case.record.end(finish_reasons=["stop", "length", "stop"])
+    row = case.row()
+    assert (row.queue_ms, row.prefill_ms, row.decode_ms, row.ttft_ms) == (500, 1500, 2500, 2000)
+    assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (7, 2, 12)
+    assert row.finish_reason == "stop,length"
+
+
+def test_a_choice_that_was_stopped_has_our_times(case: Case) -> None:
+    case.record.taken(7)
+    case.pass_time(1)
+    case.record.admitted()
+    case.pass_time(2)
+    case.record.add(0, Delta("a", (1,)))
+    case.pass_time(3)
+    case.record.add(0, Delta("b", (2,)))
+    case.record.stopped(0, Usage(7, 2))
+    case.record.end(finish_reasons=["tool_calls"])
+    row = case.row()
+    assert (row.queue_ms, row.prefill_ms, row.decode_ms, row.ttft_ms) == (1000, 2000, 3000, 3000)
+    assert (row.completion_tokens, row.cached_tokens, row.finish_reason) == (2, 0, "tool_calls")

@@ -117,7 +117,8 @@ def test_a_row_of_a_finished_request(http: httpx.Client, caplog: pytest.LogCaptu
     logged = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "request"]
     assert [fields["request_id"] for fields in logged] == ["mine-1"]
     (row,) = rows(http)
-    times = {name: row.pop(name) for name in ("queue_ms", "prefill_ms", "decode_ms", "total_ms")}
+    assert next(iter(row)) == "sequence"
+    times = {name: row.pop(name) for name in ("queue_ms", "prefill_ms", "decode_ms", "ttft_ms", "total_ms")}
     assert row.pop("started_at") > 1_700_000_000
     assert row == {
         "request_id": "mine-1",
@@ -132,7 +133,8 @@ def test_a_row_of_a_finished_request(http: httpx.Client, caplog: pytest.LogCaptu
         "sequence": 0,
     }
     assert all(value >= 0 for value in times.values())
-    assert times["total_ms"] >= times["queue_ms"] + times["prefill_ms"] + times["decode_ms"]
+    assert times["ttft_ms"] == times["queue_ms"] + times["prefill_ms"]
+    assert times["total_ms"] >= times["ttft_ms"] + times["decode_ms"]
 
 
 def test_what_is_refused_has_no_row(http: httpx.Client) -> None:

@@ -80,6 +80,35 @@ def test_the_chunks_of_a_chat(http: httpx.Client) -> None:
     assert {chunk["model"] for chunk in chunks} == {MODEL_ID}
 
 
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"temperature": 999999}, "temperature"),
+    (CHAT, {"n": 0}, "n"),
+    (CHAT, {"logit_bias": {"9999999": 5}}, "logit_bias"),
+    (COMPLETIONS, {"repetition_penalty": 0}, "repetition_penalty"),
+    (COMPLETIONS, {"prompt": [9999999]}, "prompt[0]"),
+    (COMPLETIONS, {"logprobs": 21}, "logprobs"),
+]
+
+
+def test_refusals_do_not_disturb_a_stream() -> None:
+    with (
+        gated_server() as (running, gate),
+        running.client() as client,
+        running.client() as other,
+        client.stream("POST", CHAT, json=chat_body(stream=True, max_tokens=9)) as held,
+    ):
+        for path, fields, param in WRONG:
+            gate.wait_until_reached()
+            gate.pass_one()
+            body = chat_body() if path == CHAT else completion_body()
+            refused = other.post(path, json={**body, **fields, "stream": True})
+            assert refused.status_code == 400
+            assert refused.headers["content-type"] == "application/json"
+            assert refused.json()["error"]["param"] == param
+        gate.open()
+        assert held.read().count(b'"content":"z"') == 9
+
+
 def failing_after(steps: int) -> FakeRunner:
     runner = Script("abcdefgh").runner()
 
@@ -232,7 +261,7 @@ def test_a_server_that_raises_for_a_lost_client_is_understood() -> None:
         raise OSError("connection lost")
 
     with pytest.raises(ClientGone):
-        asyncio.run(Reply(send).send_chunks([]))
+        asyncio.run(Reply(send).send_events([]))
     assert sent == ["http.response.start"]
 
 

@@ -1,9 +1,8 @@
 """Counting, spelling and rendering tokens: the same ids as a generation, without a permit."""
 
-import json
+import select
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,16 @@ from hypothesis import strategies as st
 
 from ferrite.api import tokenize
 from ferrite.api.services import MAX_COUNTING
+from tests.api.spelling import spelling_server
 from tests.api.support import (
     END,
     MODEL_ID,
     WAIT_SECONDS,
-    ByteTokenizer,
     Running,
-    Script,
     chat_body,
     completion_body,
-    eventually,
     gated_server,
     receive_until,
-    running_server,
     send_raw,
     server_process,
 )
@@ -35,35 +31,6 @@ from tests.tokenizer.texts import FIELD_REPORT_TEXT
 TOKENIZE, DETOKENIZE, RENDER = "/v1/tokenize", "/v1/detokenize", "/v1/chat/completions/render"
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 COMMAND = "import sys; from ferrite.cli.server import main; sys.exit(main())"
-
-
-class SpellingTokenizer(ByteTokenizer):
-    """Bytes too, with a beginning token 2 and, like SentencePiece, a space in front where one is wanted."""
-
-    def __init__(self, *, space: bool = False) -> None:
-        self.space = " " if space else ""
-
-    def encode(self, text: str, *, parse_special: bool, add_bos: bool) -> list[int]:
-        text = text.replace("<end>", chr(END)) if parse_special else text
-        return [*([2] if add_bos else []), *(self.space + text).encode()]
-
-    def encode_segments(self, segments: Any, *, add_bos: bool) -> list[int]:
-        return [2, *super().encode_segments(segments, add_bos=add_bos)]
-
-    def is_control(self, token: int) -> bool:
-        return token in (2, END)
-
-    def token_bytes(self, token: int) -> bytes:
-        return {2: b"<begin>", END: b"<end>"}.get(token, bytes([token]))
-
-
-@contextmanager
-def spelling_server(*, space: bool = False, **options: Any) -> Iterator[Running]:
-    runner = Script("ok").runner(context_length=512)
-    with running_server(runner, **options) as running:
-        assert running.state.model is not None
-        running.state.model = replace(running.state.model, tokenizer=SpellingTokenizer(space=space))
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +137,10 @@ REFUSED_CHATS: list[dict[str, Any]] = [
     {"messages": HISTORY, "tools": [{"type": "function"}]},
     {"messages": HISTORY, "tool_choice": "required"},
     {"messages": HISTORY, "model": "other"},
+    {"messages": HISTORY, "max_tokens": 0},
+    {"messages": HISTORY, "n": 2},
+    {"messages": HISTORY, "max_completion_tokens": 257},
+    {"messages": HISTORY, "metadata": {"ferrite_cache_trace": "yes"}},
 ]
 
 
@@ -266,26 +237,21 @@ def test_counting_needs_no_permit() -> None:
             assert post(http, TOKENIZE, prompt="Hi")["count"] == 2
 
 
-def test_no_more_counts_wait_than_there_are_places(server: Running, http: httpx.Client) -> None:
-    held = server.conversations.held
-    held.clear()
-    with ExitStack() as open_connections:
-        chats = [send_raw(server, TOKENIZE, chat_body("hold")) for _ in range(MAX_COUNTING)]
-        for connection in chats:
-            open_connections.enter_context(connection)
-        eventually(lambda: refusal_or_none(http) == 429)
-        # A generation takes its own places.
-        chat = open_connections.enter_context(send_raw(server, CHAT, chat_body("hold")))
-        held.set()
-        for connection in (*chats, chat):
+def test_no_more_counts_wait_than_there_are_places() -> None:
+    with spelling_server(max_concurrent_inferences=2) as running, ExitStack() as connections:
+        counts = [
+            connections.enter_context(send_raw(running, TOKENIZE, chat_body("hold")))
+            for _ in range(MAX_COUNTING + 1)
+        ]
+        # A generation has places of its own.
+        chat = connections.enter_context(send_raw(running, CHAT, chat_body("hold")))
+        refused, _, _ = select.select([*counts, chat], [], [], WAIT_SECONDS)
+        (answered,) = refused
+        assert b" 429 " in receive_until(answered, b"\r\n\r\n")
+        counts.remove(answered)
+        running.conversations.held.set()
+        for connection in (*counts, chat):
             assert b" 200 OK" in receive_until(connection, b"\r\n\r\n")
-    eventually(lambda: refusal_or_none(http) is None)
-    held.clear()
-
-
-def refusal_or_none(http: httpx.Client) -> int | None:
-    answer = http.post(DETOKENIZE, json={"model": MODEL_ID, "tokens": [65]}, timeout=WAIT_SECONDS)
-    return None if answer.status_code == 200 else answer.status_code
 
 
 def test_a_count_has_the_time_of_a_request() -> None:
@@ -328,5 +294,9 @@ def test_counts_on_real_models(fixture: str, request: pytest.FixtureRequest) -> 
         assert post(http, TOKENIZE, **body)["tokens"] == rendered["tokens"]
         assert chatted["usage"]["prompt_tokens"] == rendered["count"]
         assert "Hi <|im_end|> <end_of_turn> there" in rendered["prompt"]
+        with_tools = {**body, "tools": [{"type": "function", "function": {"name": "look_up"}}]}
+        counted = post(http, TOKENIZE, **with_tools)["count"]
+        assert counted > rendered["count"]
+        assert post(http, CHAT, **with_tools, max_tokens=1)["usage"]["prompt_tokens"] == counted
         again = post(http, COMPLETIONS, prompt=rendered["tokens"], max_tokens=1)
         assert again["choices"][0]["text"] == chatted["choices"][0]["message"]["content"]

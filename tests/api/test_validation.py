@@ -294,10 +294,11 @@ def test_a_text_that_is_surely_too_long_is_not_even_tokenized() -> None:
         for path, body in [(CHAT, chat_body("é" * 5000)), (COMPLETIONS, completion_body("é" * 5007))]:
             message = refusal(client, path, {**body, "max_tokens": 12})["message"]
             assert message.startswith(
-                "The prompt has at least 501 tokens and `max_tokens` is 12, together 513;"
+                "The prompt is too long for the budget: it has at least 501 tokens and `max_tokens` is 12, "
+                "together 513;"
             )
         exact = refusal(client, COMPLETIONS, completion_body("e" * 5000, max_tokens=12))["message"]
-        assert exact.startswith("The prompt has 5000 tokens")
+        assert exact.startswith("The prompt is too long for the budget: it has 5000 tokens")
         several = completion_body(["a", "b" * 5001], max_tokens=12)
         assert refusal(client, COMPLETIONS, several)["param"] == "prompt[1]"
 

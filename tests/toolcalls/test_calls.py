@@ -329,3 +329,27 @@ def test_where_a_grammar_forces_calls_nothing_is_text() -> None:
     assert read_calls(cut_off, HERMES, text_allowed=False) == []
     text = '<tool_call>{"name": "g"}</tool_call>\n'
     assert read_calls(text, HERMES, text_allowed=False) == _call(0, "g", "{}")
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "content"),
+    [
+        (HERMES, 'Hm.\n<tool_call>\n{"na', "Hm."),
+        (HERMES, "<tool_call>", ""),
+        (HERMES, '{"name": "Ann', '{"name": "Ann'),
+        (HERMES, "Hm <tool_ca", "Hm <tool_ca"),
+        (HERMES, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n<tool_call>\n{', ""),
+        (LLAMA3, '{"name": "f", "parameters": {}}; {"na', ""),
+        (PYTHONIC, "[f(x=1), g", ""),
+        (MISTRAL_NAMED, "Hm.[TOOL_CALLS]f[AR", "Hm."),
+    ],
+)
+def test_a_call_cut_before_its_arguments_is_dropped_where_a_grammar_says_that_it_is_one(
+    family: ToolFamily, text: str, content: str
+) -> None:
+    guided = whole(read_calls(text, family, guided=True))
+    assert (guided.content or "") == content
+    assert all(call.complete for call in guided.calls)
+    free = whole(read_calls(text, family))
+    assert free.calls == guided.calls
+    assert (free.content or "").startswith(content)

@@ -81,12 +81,30 @@ def test_tokens_of_the_section_are_counted_with_their_marks() -> None:
     opened.push("b", 5)
     assert opened.reasoning_tokens == 4
     assert AnswerStream().reasoning_tokens == 0
+    split = AnswerStream(marks=THINK)
+    for token in ("\n", "<th", "ink>", "a", "</think>"):
+        split.push(token)
+    assert split.reasoning_tokens == 5
+    unlike = AnswerStream(marks=THINK)
+    for token in ("<th", "is", "<think>"):
+        unlike.push(token)
+    assert unlike.reasoning_tokens == 0
+
+
+def test_the_section_lasts_until_the_answer_begins() -> None:
+    stream = AnswerStream(marks=THINK)
+    seen = []
+    for token in ("<th", "ink>", "a", "</think>", "\n", "b", "<think>"):
+        stream.push(token)
+        seen.append(stream.in_reasoning)
+    assert seen == [False, True, True, True, True, False, False]
+    assert not AnswerStream().in_reasoning
 
 
 def test_a_prompt_opens_the_section_only_at_its_very_end() -> None:
     tokenizer = Marked(("<think>", "</think>", "<|im_start|>"))
-    assert prompt_opens(THINK, [3, "assistant\n", 1, "\n"], tokenizer)
-    assert prompt_opens(THINK, [3, "assistant\n<think>\n"], tokenizer)
-    assert not prompt_opens(THINK, [3, "assistant\n", 1, "\n\n", 2, "\n\n"], tokenizer)
-    assert not prompt_opens(THINK, [3, "user\n<think>", 3, "assistant\n"], tokenizer)
-    assert not prompt_opens(THINK, [], tokenizer)
+    assert prompt_opens(THINK, [3, "assistant\n", 1, "\n"], tokenizer.token_text)
+    assert prompt_opens(THINK, [3, "assistant\n<think>\n"], tokenizer.token_text)
+    assert not prompt_opens(THINK, [3, "assistant\n", 1, "\n\n", 2, "\n\n"], tokenizer.token_text)
+    assert not prompt_opens(THINK, [3, "user\n<think>", 3, "assistant\n"], tokenizer.token_text)
+    assert not prompt_opens(THINK, [], tokenizer.token_text)

@@ -1,14 +1,16 @@
 """What clients get: answers and stream chunks in OpenAI's shapes."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ferrite.api.logprobs import ChatLogprobs, CompletionLogprobs
 from ferrite.engine.events import CacheTrace, Usage
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 CacheOutcome = Literal["disabled", "no_key", "miss", "hit"]
 
 _OBFUSCATION_STEP = 32
@@ -21,6 +23,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """What the answer's tokens were spent on."""
+
+    reasoning_tokens: int
+
+
 class UsageAnswer(msgspec.Struct):
     """Token counts of one request."""
 
@@ -28,14 +36,34 @@ class UsageAnswer(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+    """Where the route tells reasoning apart."""
+
+
+class FunctionCallAnswer(msgspec.Struct):
+    """The function that is called, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallAnswer(msgspec.Struct):
+    """One call."""
+
+    id: str
+    function: FunctionCallAnswer
+    type: Literal["function"] = "function"
 
 
 class AssistantAnswer(msgspec.Struct):
     """The message of a chat answer."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """Null where there are calls and no text."""
     refusal: None = None
+    tool_calls: list[ToolCallAnswer] | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -44,15 +72,33 @@ class ChatChoice(msgspec.Struct):
     index: int
     message: AssistantAnswer
     finish_reason: FinishReason
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     token_ids: list[int] | UnsetType = UNSET
+
+
+class FunctionCallDelta(msgspec.Struct):
+    """The name, in a call's first chunk, and a piece of the arguments."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct):
+    """What a chunk adds to the call ``index``."""
+
+    index: int
+    function: FunctionCallDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct):
     """What a chunk adds to the message."""
 
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -61,7 +107,7 @@ class ChatChunkChoice(msgspec.Struct):
     index: int
     delta: ChatDelta
     finish_reason: FinishReason | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     token_ids: list[int] | UnsetType = UNSET
 
 
@@ -71,7 +117,7 @@ class CompletionChoice(msgspec.Struct):
     index: int
     text: str
     finish_reason: FinishReason | None
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     token_ids: list[int] | UnsetType = UNSET
 
 
@@ -106,12 +152,13 @@ class Answer(msgspec.Struct):
     """A list where the request has several prompts; null for a prompt that was not evaluated."""
 
 
-def usage_answer(usages: list[Usage]) -> UsageAnswer:
-    """Add up the token counts of a request's generations."""
+def usage_answer(usages: Sequence[Usage], *, reasoning_tokens: int | None = None) -> UsageAnswer:
+    """Add up the token counts of a request's prompts; ``reasoning_tokens`` None: not told apart."""
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
     cached = sum(usage.cached_tokens for usage in usages)
-    return UsageAnswer(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+    details = UNSET if reasoning_tokens is None else CompletionTokensDetails(reasoning_tokens)
+    return UsageAnswer(prompt, completion, prompt + completion, PromptTokensDetails(cached), details)
 
 
 def cache_trace_answer(trace: CacheTrace, *, key_given: bool) -> CacheTraceAnswer:

@@ -1,22 +1,28 @@
 """``POST /v1/chat/completions``: from wire messages to the conversation that the template renders."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
 
+from ferrite.api.chat_reply import ChatBuilder
 from ferrite.api.errors import invalid
 from ferrite.api.fields import CHAT_FIELDS
-from ferrite.api.generate import GenerationRoute
+from ferrite.api.generate import GenerationRoute, Prepared
 from ferrite.api.limits import Budget, stop_strings
 from ferrite.api.model import LoadedModel
 from ferrite.api.prompts import Prompt
-from ferrite.api.replies import ChatShape
+from ferrite.api.replies import ReplyOptions
+from ferrite.api.structured import json_form
+from ferrite.api.tools import Tools, answer_rules, read_tools
 from ferrite.api.wire import (
     AssistantMessage,
     ChatBody,
+    ChatTemplateOptions,
     DeveloperMessage,
     FunctionCall,
     FunctionMessage,
+    ReasoningEffort,
     RefusalPart,
     SystemMessage,
     TextPart,
@@ -28,8 +34,15 @@ from ferrite.chat import ChatTemplateError, Message, ToolCall
 
 
 def check(body: ChatBody) -> None:
-    """Raise 400 for messages that do not fit together."""
+    """Raise 400 for messages and tools that do not fit together."""
+    tools_of(body)
     conversation(body)
+
+
+def tools_of(body: ChatBody) -> Tools:
+    """Return the functions and what the model may do with them; raises 400."""
+    tools, choice = msgspec.to_builtins((body.tools, body.tool_choice))
+    return read_tools(tools, choice, parallel=body.parallel_tool_calls)
 
 
 def conversation(body: ChatBody) -> list[Message]:
@@ -94,7 +107,7 @@ def _call(written: FunctionCall, call_id: str, param: str) -> ToolCall:
         arguments = msgspec.json.decode(written.arguments or "{}", type=dict[str, object])
     except (msgspec.DecodeError, RecursionError):
         raise invalid("The arguments of a call must be a JSON object.", param) from None
-    return ToolCall(call_id, written.name, arguments)
+    return ToolCall(call_id, written.name, arguments, written.arguments or None)
 
 
 def budget(body: ChatBody, default: int) -> Budget:
@@ -106,14 +119,86 @@ def budget(body: ChatBody, default: int) -> Budget:
     return Budget(default if asked is None else asked, name, given=asked is not None)
 
 
-def prompts(body: ChatBody, model: LoadedModel) -> list[Prompt]:
-    """Return the rendered conversation; raises 400 with what the template said."""
+def prepare(body: ChatBody, model: LoadedModel) -> Prepared:
+    """Return the rendered conversation, and what its answer follows.
+
+    Raises 400 with what the template said, or with what of a schema cannot be enforced.
+    """
+    tools = tools_of(body)
     try:
-        segments = model.chat_template.render_prompt(conversation(body), now=datetime.now().astimezone())
+        segments = model.chat_template.render_prompt(
+            conversation(body),
+            now=datetime.now().astimezone(),
+            tools=tools.declarations(),
+            options=template_options(body.chat_template_kwargs, body.reasoning_effort, model),
+            tools_as_text=model.answer_format.family.told_in_text,
+        )
     except ChatTemplateError as error:
         raise invalid(error.message, "messages", "chat_template_error") from error
+    rules = answer_rules(
+        tools,
+        json_form(body.response_format),
+        grammars=model.grammar,
+        answer_format=model.answer_format,
+        prompt=segments,
+        token_text=lambda token: model.tokenizer.token_bytes(token).decode(errors="replace"),
+    )
     length = sum(len(segment) for segment in segments if isinstance(segment, str))
-    return [Prompt("messages", length, lambda: model.tokenizer.encode_segments(segments, add_bos=True))]
+    prompt = Prompt("messages", length, lambda: model.tokenizer.encode_segments(segments, add_bos=True))
+
+    def make_builder(options: ReplyOptions) -> ChatBuilder:
+        return ChatBuilder(
+            options, rules, detokenizer=model.detokenizer, token_bytes=model.tokenizer.token_bytes
+        )
+
+    return Prepared([prompt], make_builder, rules.constraint)
+
+
+def template_options(
+    written: ChatTemplateOptions | None,
+    effort: ReasoningEffort | None,
+    model: LoadedModel,
+    *,
+    effort_param: str = "reasoning_effort",
+) -> Mapping[str, object]:
+    """Return the template's variables that the request sets; raises 400 for one that it does not read.
+
+    ``effort_param``: where the client wrote ``effort``.
+    """
+    given = msgspec.to_builtins(written) if written else {}
+    options = {name: value for name, value in given.items() if value is not None}
+    if effort is not None:
+        options["reasoning_effort"] = effort
+    for name, value in list(options.items()):
+        problem = model.chat_template.option_problem({name: value})
+        if problem is None:
+            continue
+        message, _ = problem
+        if value in _NO_REASONING.get(name, ()):
+            # Either there is another way to say so, or the model does not reason anyway.
+            del options[name]
+            if model.chat_template.option_problem({"enable_thinking": False}) is None:
+                options["enable_thinking"] = False
+                continue
+            if model.answer_format.reasoning is None:
+                continue
+        is_effort = name == "reasoning_effort" and effort is not None
+        param = effort_param if is_effort else f"chat_template_kwargs.{name}"
+        raise invalid(message, param, "unsupported_value")
+    return options
+
+
+_NO_REASONING: Mapping[str, tuple[object, ...]] = {
+    "reasoning_effort": ("none",),
+    "enable_thinking": (False,),
+    "thinking": (False,),
+}
+"""Template options by which a request asks for no reasoning."""
+
+
+def logprobs(body: ChatBody) -> int | None:
+    """Return how many likeliest tokens to tell of beside each token; None to tell nothing."""
+    return (body.top_logprobs or 0) if body.logprobs else None
 
 
 def stops(body: ChatBody, model: LoadedModel) -> tuple[str, ...]:
@@ -124,9 +209,10 @@ def stops(body: ChatBody, model: LoadedModel) -> tuple[str, ...]:
 ROUTE = GenerationRoute(
     body_type=ChatBody,
     fields=CHAT_FIELDS,
-    shape=ChatShape(),
     check=check,
     budget=budget,
-    prompts=prompts,
+    prepare=prepare,
     stops=stops,
+    choices=lambda body: body.n or 1,
+    logprobs=logprobs,
 )

@@ -1,12 +1,13 @@
 """``POST /v1/completions``: raw prompts, as text or as token ids."""
 
+from ferrite.api.checks import check_token_ids
+from ferrite.api.completion_reply import CompletionBuilder
 from ferrite.api.errors import invalid
 from ferrite.api.fields import COMPLETION_FIELDS
-from ferrite.api.generate import GenerationRoute
+from ferrite.api.generate import GenerationRoute, Prepared
 from ferrite.api.limits import Budget, stop_strings
 from ferrite.api.model import LoadedModel, PromptTokenizer
 from ferrite.api.prompts import Prompt
-from ferrite.api.replies import CompletionShape
 from ferrite.api.wire import MAX_PROMPTS, CompletionBody
 
 
@@ -34,12 +35,22 @@ def budget(body: CompletionBody, default: int) -> Budget:
     return Budget(default if asked is None else asked, "max_tokens", given=asked is not None)
 
 
-def prompts(body: CompletionBody, model: LoadedModel) -> list[Prompt]:
+def prepare(body: CompletionBody, model: LoadedModel) -> Prepared:
     """Return the prompts; raises 400 for a foreign token."""
+    texts = [each if isinstance(each, str) else None for each in _written(body)] if body.echo else None
+    return Prepared(_prompts(body, model), lambda options: CompletionBuilder(options, model, texts))
+
+
+def _written(body: CompletionBody) -> list[object]:
+    """Return the prompts as the client wrote them."""
     written = body.prompt
-    if isinstance(written, str) or isinstance(written[0], int):
-        return [_prompt(written, "prompt", model.tokenizer)]
-    return [_prompt(item, f"prompt[{index}]", model.tokenizer) for index, item in enumerate(written)]
+    return [written] if isinstance(written, str) or isinstance(written[0], int) else list(written)
+
+
+def _prompts(body: CompletionBody, model: LoadedModel) -> list[Prompt]:
+    written = _written(body)
+    params = ["prompt"] if written[0] is body.prompt else [f"prompt[{i}]" for i in range(len(written))]
+    return [_prompt(item, param, model.tokenizer) for item, param in zip(written, params, strict=True)]
 
 
 def _prompt(written: object, param: str, tokenizer: PromptTokenizer) -> Prompt:
@@ -59,19 +70,18 @@ def stops(body: CompletionBody, _: LoadedModel) -> tuple[str, ...]:
 def _checked_ids(written: object, param: str, vocab_size: int) -> list[int]:
     if not isinstance(written, list):
         raise invalid("A prompt is text or a list of token ids.", param)
-    for index, token in enumerate(written):
-        if not 0 <= token < vocab_size:
-            message = f"{token} is not a token id of this model (0 to {vocab_size - 1})."
-            raise invalid(message, f"{param}[{index}]")
+    check_token_ids(written, param, vocab_size)
     return written
 
 
 ROUTE = GenerationRoute(
     body_type=CompletionBody,
     fields=COMPLETION_FIELDS,
-    shape=CompletionShape(),
     check=check,
     budget=budget,
-    prompts=prompts,
+    prepare=prepare,
     stops=stops,
+    choices=lambda body: body.n or 1,
+    logprobs=lambda body: body.logprobs,
+    scores_prompt=lambda body: bool(body.echo) and body.logprobs is not None,
 )

@@ -11,7 +11,7 @@ from enum import Enum
 import msgspec
 
 from ferrite.api.errors import ApiError, invalid, not_implemented
-from ferrite.api.wire import GenerationBody, TextFormat
+from ferrite.api.wire import ChatBody, GenerationBody
 
 
 class Support(Enum):
@@ -53,7 +53,7 @@ _GENERATION: Mapping[str, Field] = {
     "prompt_cache_key": HONOURED,
     "metadata": HONOURED,
     "user": LABEL,
-    "n": Field(Support.LATER, (1,)),
+    "n": HONOURED,
 }
 
 CHAT_FIELDS: Mapping[str, Field] = {
@@ -61,12 +61,12 @@ CHAT_FIELDS: Mapping[str, Field] = {
     "messages": HONOURED,
     "max_completion_tokens": HONOURED,
     "safety_identifier": LABEL,
-    "parallel_tool_calls": LABEL,
-    "logprobs": Field(Support.LATER, (False,)),
-    "top_logprobs": Field(Support.LATER, (0,)),
-    "response_format": Field(Support.LATER, (TextFormat(),)),
-    "tools": Field(Support.LATER, ([],)),
-    "tool_choice": Field(Support.NEVER, ("none", "auto")),
+    "logprobs": HONOURED,
+    "top_logprobs": HONOURED,
+    "response_format": HONOURED,
+    "tools": HONOURED,
+    "tool_choice": HONOURED,
+    "parallel_tool_calls": HONOURED,
     "functions": Field(Support.NEVER, ([],)),
     "function_call": Field(Support.NEVER, ("none", "auto")),
     "modalities": Field(Support.NEVER, (["text"],)),
@@ -74,23 +74,57 @@ CHAT_FIELDS: Mapping[str, Field] = {
     "prediction": Field(Support.NEVER),
     "web_search_options": Field(Support.NEVER),
     "moderation": Field(Support.NEVER),
-    "reasoning_effort": Field(Support.NEVER),
+    "reasoning_effort": HONOURED,
+    "chat_template_kwargs": HONOURED,
     "verbosity": Field(Support.NEVER, ("medium",)),
     "store": Field(Support.NEVER, (False,)),
     "service_tier": Field(Support.NEVER, ("auto", "default")),
     "prompt_cache_options": Field(Support.NEVER),
     "prompt_cache_retention": Field(Support.NEVER, ("in_memory",)),
 }
-"""Order matters: ``tools`` is looked at before ``tool_choice``, which says that it needs tools."""
 
 COMPLETION_FIELDS: Mapping[str, Field] = {
     **_GENERATION,
     "prompt": HONOURED,
     "best_of": Field(Support.NEVER, (1,)),
-    "echo": Field(Support.LATER, (False,)),
-    "logprobs": Field(Support.LATER),
+    "echo": HONOURED,
+    "logprobs": HONOURED,
     "suffix": Field(Support.NEVER, ("",)),
 }
+
+RESPONSE_FIELDS: Mapping[str, Field] = {
+    **_GENERATION,
+    "input": HONOURED,
+    "instructions": HONOURED,
+    "max_output_tokens": HONOURED,
+    "max_tokens": Field(Support.NEVER),
+    "n": Field(Support.NEVER, (1,)),
+    "safety_identifier": LABEL,
+    "text": HONOURED,
+    "tools": HONOURED,
+    "tool_choice": HONOURED,
+    "parallel_tool_calls": HONOURED,
+    "include": HONOURED,
+    "top_logprobs": HONOURED,
+    "reasoning": HONOURED,
+    "chat_template_kwargs": HONOURED,
+    "truncation": Field(Support.NEVER, ("disabled",)),
+    "store": Field(Support.NEVER, (False,)),
+    "background": Field(Support.NEVER, (False,)),
+    "background_options": Field(Support.NEVER),
+    "previous_response_id": Field(Support.NEVER),
+    "conversation": Field(Support.NEVER),
+    "prompt": Field(Support.NEVER),
+    "context_management": Field(Support.NEVER, ([],)),
+    "max_tool_calls": Field(Support.NEVER),
+    "moderation": Field(Support.NEVER),
+    "image": Field(Support.NEVER),
+    "access_programs": Field(Support.NEVER),
+    "service_tier": Field(Support.NEVER, ("auto", "default")),
+    "prompt_cache_options": Field(Support.NEVER),
+    "prompt_cache_retention": Field(Support.NEVER, ("in_memory",)),
+}
+"""Fields of ``reasoning`` and ``text`` that take nothing but a neutral value are typed so."""
 
 
 def check_fields(body: GenerationBody, table: Mapping[str, Field]) -> None:
@@ -102,14 +136,14 @@ def check_fields(body: GenerationBody, table: Mapping[str, Field]) -> None:
             raise _refusal(name, field)
     if body.stream_options is not None and not body.stream:
         raise invalid("`stream_options` needs `stream` to be true.", "stream_options")
+    if isinstance(body, ChatBody) and body.top_logprobs and not body.logprobs:
+        raise invalid("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
 
 
 def _refusal(name: str, field: Field) -> ApiError:
     accepted = " or ".join(_as_json(value) for value in (None, *field.neutral))
     if field.support is Support.LATER:
         return not_implemented(f"`{name}` is not supported yet beyond {accepted}.", name)
-    if name == "tool_choice":
-        return invalid("`tool_choice` asks for a call, which needs `tools` that are not empty.", name)
     return invalid(f"`{name}` is not supported beyond {accepted}.", name, "unsupported_value")
 
 

@@ -4,23 +4,26 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
-from urllib.parse import quote
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from ferrite.api import errors
-from ferrite.api.answers import usage_answer
 from ferrite.api.body import ClientGone, read_body
+from ferrite.api.checks import check_model, report_dropped
 from ferrite.api.config import ServerConfig
 from ferrite.api.context import RequestContext, context_of
 from ferrite.api.fields import Field, check_fields
 from ferrite.api.limits import (
     Budget,
     check_budget,
+    check_choices,
     check_size,
+    choice_params,
     sampling_params,
     too_large,
     wants_cache_trace,
@@ -28,18 +31,32 @@ from ferrite.api.limits import (
 from ferrite.api.model import GenerationEngine, LoadedModel
 from ferrite.api.prompts import LARGE_BODY_BYTES, Prompt
 from ferrite.api.records import RequestRecord
-from ferrite.api.replies import ReplyBuilder, ReplyOptions, Shape
+from ferrite.api.replies import Builder, ReplyOptions, usage_of
+from ferrite.api.running import Running
 from ferrite.api.schema import BodyDecoder
 from ferrite.api.services import Services
 from ferrite.api.streams import Reply, run_while_connected
 from ferrite.api.wire import GenerationBody
 from ferrite.engine.errors import EngineBusy, EngineStopped, GenerationFailed, RequestTooLarge
-from ferrite.engine.events import Event, Finished, Timings, Usage
+from ferrite.engine.events import Finished
 from ferrite.engine.request import GenerationRequest
+from ferrite.grammar import Constraint
 
+T = TypeVar("T")
 BodyT = TypeVar("BodyT", bound=GenerationBody)
 
-_IGNORED_HEADER_CHARACTERS = 2048
+LARGE_ANSWER_ENTRIES = 2048
+"""Log-probabilities that are told between two events of the loop; they take some 20 milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a worker thread made of a body."""
+
+    prompts: list[Prompt]
+    make_builder: Callable[[ReplyOptions], Builder]
+    constraint: Callable[[], Constraint] | None = None
+    """Makes what an answer must follow, in a worker thread; called for each choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +65,32 @@ class GenerationRoute(Generic[BodyT]):
 
     body_type: type[BodyT]
     fields: Mapping[str, Field]
-    shape: Shape
     check: Callable[[BodyT], None]
     """Raises 400 for what the types of the body cannot say."""
     budget: Callable[[BodyT, int], Budget]
     """Body and default budget → budget; raises 400."""
-    prompts: Callable[[BodyT, LoadedModel], list[Prompt]]
-    """Renders, in a worker thread; raises 400."""
+    prepare: Callable[[BodyT, LoadedModel], Prepared]
+    """Renders and compiles, in a worker thread; raises 400."""
     stops: Callable[[BodyT, LoadedModel], tuple[str, ...]]
     """Stop strings."""
+    choices: Callable[[BodyT], int]
+    """Answers to each prompt."""
+    logprobs: Callable[[BodyT], int | None]
+    """Likeliest tokens to tell of beside each token, None to tell nothing."""
+    scores_prompt: Callable[[BodyT], bool] = lambda _: False
+    """Whether the answer tells how likely the prompt's own tokens are."""
+    drop: Callable[[BodyT], list[str]] = lambda _: []
+    """Removes what ``--unknown-fields ignore`` lets go besides unknown fields; returns the removed paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One prompt to continue; ``request`` is None when not a single token is wanted."""
+    """One prompt and its choices."""
 
-    n_prompt: int
-    request: GenerationRequest | None
+    prompt: tuple[int, ...]
+    n: int
+    requests: tuple[GenerationRequest, ...]
+    """What the engine has to do: fewer than ``n`` where choices are empty."""
 
 
 class GenerationEndpoint(Generic[BodyT]):
@@ -116,18 +142,16 @@ class GenerationEndpoint(Generic[BodyT]):
 
     def _checked(self, context: RequestContext, data: bytes) -> tuple[BodyT, LoadedModel, Budget]:
         body, dropped = self._decoder.decode(data)
-        if dropped:
-            _report_dropped(context, dropped)
+        if self._config.unknown_fields == "ignore":
+            dropped += self._route.drop(body)
+        report_dropped(context, dropped)
         check_fields(body, self._route.fields)
         wants_cache_trace(body)
         self._route.check(body)
-        if body.model != self._config.model_id:
-            message = (
-                f"The model {body.model[:256]!r} does not exist; this server has {self._config.model_id!r}."
-            )
-            raise errors.not_found(message, param="model", code="model_not_found")
+        check_model(body.model, self._config.model_id)
         budget = self._route.budget(body, self._config.default_max_tokens)
         check_budget(budget, self._config.hard_max_tokens)
+        check_choices(self._route.choices(body), self._config)
         return body, self._services.state.ready_model(), budget
 
     async def _generate(
@@ -140,72 +164,119 @@ class GenerationEndpoint(Generic[BodyT]):
         reply: Reply,
         record: RequestRecord,
     ) -> None:
-        if budget.tokens > 0:
+        if budget.tokens > 0 or self._route.scores_prompt(body):
             # Before any work: a full server has none to spare.
             model.engine.check_room()
         with self._services.preparation.place():
             loop = asyncio.get_running_loop()
-            jobs = await loop.run_in_executor(workers, self._jobs, context.request_id, body, model, budget)
-        options = self._reply_options(context, body, model)
-        builder = ReplyBuilder(self._route.shape, options, uuid.uuid4().hex, len(jobs))
+            jobs, builder = await loop.run_in_executor(workers, self._jobs, context, body, model, budget)
+        reply.failure = builder.failure
         try:
-            for index, job in enumerate(jobs):
-                async with _admitted(model.engine, job, record, continues=index > 0) as events:
-                    if body.stream:
-                        await reply.send_chunks(builder.opening())
-                    async for event in events:
-                        record.add(event)
-                        chunks = builder.add(index, event)
-                        if body.stream:
-                            await reply.send_chunks(chunks)
+            for number, job in enumerate(jobs):
+                async with _admitted(model.engine, job, record, continues=number > 0) as running:
+                    await self._run(body, job, number, builder, running, record, reply)
             # Before the client can see the end, so that what it reads next counts this request.
-            record.end()
+            record.end(finish_reasons=builder.finish_reasons)
             if body.stream:
-                await reply.end(builder.closing())
+                await reply.end(builder.closing(), done_mark=builder.done_mark)
             else:
-                await reply.send_whole(builder.whole())
+                scored = self._route.scores_prompt(body)
+                shown = sum(u.completion_tokens + scored * u.prompt_tokens for u in builder.usages)
+                await reply.send_whole(await self._aside(body, shown, partial(_encoded, builder)))
         finally:
             _report_usage(context, builder)
 
-    def _jobs(self, request_id: str, body: BodyT, model: LoadedModel, budget: Budget) -> list[Job]:
+    async def _run(
+        self,
+        body: BodyT,
+        job: Job,
+        number: int,
+        builder: Builder,
+        running: Running,
+        record: RequestRecord,
+        reply: Reply,
+    ) -> None:
+        """Run the choices of prompt ``number`` to their ends."""
+        first = number * job.n
+        scored = len(job.prompt) if self._route.scores_prompt(body) else 0
+        if body.stream:
+            await reply.send_events(builder.opening())
+        async for choice, event in running:
+            record.add(choice, event)
+            # With the end come the scores of the prompt, for which a stream has waited with all it has.
+            shown = scored if isinstance(event, Finished) else 0
+            sent = await self._aside(body, shown, partial(builder.add, first + choice, event))
+            if not isinstance(event, Finished) and builder.ended(first + choice):
+                end = running.stop(choice)
+                record.stopped(choice, end.usage)
+                sent += builder.add(first + choice, end)
+            if body.stream:
+                await reply.send_events(sent)
+
+    async def _aside(self, body: BodyT, n_shown: int, work: Callable[[], T]) -> T:
+        """Do what tells the log-probabilities of ``n_shown`` tokens; in a worker if that may take long."""
+        logprobs = self._route.logprobs(body)
+        if logprobs is None or n_shown * (1 + logprobs) <= LARGE_ANSWER_ENTRIES:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._services.workers.large, work)
+
+    def _jobs(
+        self, context: RequestContext, body: BodyT, model: LoadedModel, budget: Budget
+    ) -> tuple[list[Job], Builder]:
         sampling = sampling_params(body, model.tokenizer.vocab_size)
-        prompts = self._route.prompts(body, model)
-        for prompt in prompts:
+        prepared = self._route.prepare(body, model)
+        for prompt in prepared.prompts:
             # Before any is tokenized, which can take longer than generating.
             at_least = prompt.least_tokens(model.longest_token)
             check_size(model.engine, at_least, budget, prompt.param, exact=False)
-        stop, end_ids = self._route.stops(body, model), model.tokenizer.end_ids
         namespace = (body.prompt_cache_key or "") if self._config.experimental_prefix_cache else ""
+        n, scores = self._route.choices(body), self._route.scores_prompt(body)
         jobs = []
-        for prompt in prompts:
+        for prompt in prepared.prompts:
             tokens = tuple(prompt.encode())
             if not tokens:
                 raise errors.invalid("The prompt has no tokens.", prompt.param)
             check_size(model.engine, len(tokens), budget, prompt.param)
-            request = None
-            if budget.tokens > 0:
-                request = GenerationRequest(
-                    request_id,
-                    tokens,
-                    budget.tokens,
-                    sampling,
-                    stop,
-                    end_ids,
-                    cache_namespace=namespace,
+            first = partial(
+                GenerationRequest,
+                context.request_id,
+                tokens,
+                budget.tokens,
+                stop=self._route.stops(body, model),
+                end_ids=model.tokenizer.end_ids,
+                cache_namespace=namespace,
+                top_logprobs=self._route.logprobs(body),
+            )
+            n_running = n if budget.tokens > 0 else int(scores)
+            requests = (
+                first(
+                    sampling=choice_params(sampling, choice),
+                    constraint=prepared.constraint() if prepared.constraint is not None else None,
+                    # Once is enough.
+                    prompt_logprobs=scores and choice == 0,
                 )
-            jobs.append(Job(len(tokens), request))
-        return jobs
+                for choice in range(n_running)
+            )
+            jobs.append(Job(tokens, n, tuple(requests)))
+        options = self._reply_options(context, body, model, tuple(job.prompt for job in jobs))
+        return jobs, prepared.make_builder(options)
 
-    def _reply_options(self, context: RequestContext, body: BodyT, model: LoadedModel) -> ReplyOptions:
+    def _reply_options(
+        self, context: RequestContext, body: BodyT, model: LoadedModel, prompts: tuple[tuple[int, ...], ...]
+    ) -> ReplyOptions:
         stream_options = body.stream_options
         return ReplyOptions(
+            unique=uuid.uuid4().hex,
             request_id=context.request_id,
             model_id=model.id,
+            prompts=prompts,
+            n=self._route.choices(body),
             stream=bool(body.stream),
             include_usage=bool(stream_options and stream_options.include_usage),
             include_obfuscation=bool(stream_options and stream_options.include_obfuscation),
             # Stop strings take text away that the ids still spell.
             token_ids=bool(body.return_token_ids) and not self._route.stops(body, model),
+            logprobs=self._route.logprobs(body),
             cache_trace=wants_cache_trace(body),
             cache_key_given=bool(body.prompt_cache_key),
         )
@@ -217,7 +288,7 @@ class GenerationEndpoint(Generic[BodyT]):
             case EngineStopped():
                 return errors.not_ready(self._services.state.unready_reason or "stopped")
             case RequestTooLarge():
-                return too_large(f"The request needs {error.needed} tokens", error, None)
+                return too_large("The request does not fit", error, None)
             case GenerationFailed():
                 return errors.server_error(str(error))
             case TimeoutError():
@@ -229,24 +300,20 @@ class GenerationEndpoint(Generic[BodyT]):
 @asynccontextmanager
 async def _admitted(
     engine: GenerationEngine, job: Job, record: RequestRecord, *, continues: bool
-) -> AsyncIterator[AsyncIterator[Event]]:
-    """Hold a running generation; leaving it early cancels it."""
-    if job.request is None:
-        record.taken(job.n_prompt)
-        yield _nothing(job.n_prompt)
-        return
-    generation = engine.submit(job.request, continues=continues)
-    try:
-        record.taken(job.n_prompt)
-        await generation.admitted()
-        record.admitted()
-        yield aiter(generation)
-    finally:
-        generation.cancel()
+) -> AsyncIterator[Running]:
+    """Hold the running generations of ``job``; leaving them early cancels them."""
+    generations = engine.submit_group(job.requests, continues=continues) if job.requests else ()
+    async with aclosing(Running(generations, len(job.prompt), job.n)) as running:
+        record.taken(len(job.prompt), job.n)
+        for generation in generations:
+            await generation.admitted()
+        if generations:
+            record.admitted()
+        yield running
 
 
-async def _nothing(n_prompt: int) -> AsyncIterator[Event]:
-    yield Finished("length", Usage(n_prompt, 0), Timings(0.0, 0.0, 0.0), (), None)
+def _encoded(builder: Builder) -> bytes:
+    return msgspec.json.encode(builder.whole())
 
 
 def _room_options(config: ServerConfig) -> str:
@@ -257,18 +324,9 @@ def _room_options(config: ServerConfig) -> str:
     return "--max-concurrent-inferences, --inference-wait-ms"
 
 
-def _report_dropped(context: RequestContext, dropped: list[str]) -> None:
-    names = (name[:_IGNORED_HEADER_CHARACTERS] for name in dropped[:_IGNORED_HEADER_CHARACTERS])
-    header = ", ".join(quote(name, safe="[]._-") for name in names)
-    if len(header) > _IGNORED_HEADER_CHARACTERS:
-        header = header[:_IGNORED_HEADER_CHARACTERS].rpartition(", ")[0] + ", ..."
-    context.answer_headers["x-ferrite-ignored"] = header
-    context.log_fields["ignored"] = header
-
-
-def _report_usage(context: RequestContext, builder: ReplyBuilder) -> None:
-    if builder.usages:
-        usage = usage_answer(builder.usages)
+def _report_usage(context: RequestContext, builder: Builder) -> None:
+    usage = usage_of(builder)
+    if usage is not None:
         context.log_fields["prompt_tokens"] = usage.prompt_tokens
         context.log_fields["cached_tokens"] = usage.prompt_tokens_details.cached_tokens
         context.log_fields["completion_tokens"] = usage.completion_tokens

@@ -1,9 +1,10 @@
 """From checked fields to what the engine takes: token budget, sampling, and room in the context."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from ferrite.api.config import ServerConfig
 from ferrite.api.errors import ApiError, invalid
 from ferrite.api.model import GenerationEngine
 from ferrite.api.wire import GenerationBody
@@ -37,6 +38,13 @@ def check_budget(budget: Budget, hard_max_tokens: int) -> None:
         )
 
 
+def check_choices(n: int, config: ServerConfig) -> None:
+    """Raise 400 when a request asks for more answers than can run at one moment: they start together."""
+    if n > config.sessions:
+        option = "batch-streams" if config.experimental_batched_decode else "concurrent-inferences"
+        raise invalid(f"`n` is {n}, the most is {config.sessions} (--max-{option}).", "n")
+
+
 def check_size(
     engine: GenerationEngine, n_prompt: int, budget: Budget, param: str, *, exact: bool = True
 ) -> None:
@@ -50,8 +58,8 @@ def check_size(
         count = f"{n_prompt}" if exact else f"at least {n_prompt}"
         source = "" if budget.given else ", the server's default (--default-max-tokens)"
         raise too_large(
-            f"The prompt has {count} tokens and `{budget.field}` is {budget.tokens}{source}, together "
-            f"{n_prompt + budget.tokens}",
+            f"The prompt is too long for the budget: it has {count} tokens and `{budget.field}` is "
+            f"{budget.tokens}{source}, together {n_prompt + budget.tokens}",
             error,
             param,
         ) from None
@@ -92,6 +100,13 @@ def sampling_params(body: GenerationBody, vocab_size: int) -> SamplingParams:
         logit_bias=_logit_bias(body.logit_bias or {}, vocab_size),
         seed=body.seed,
     )
+
+
+def choice_params(sampling: SamplingParams, choice: int) -> SamplingParams:
+    """Return the parameters of a choice: each has a seed of its own, the first one that of the request."""
+    if sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + choice + 2**63) % 2**64 - 2**63)
 
 
 def stop_strings(body: GenerationBody) -> tuple[str, ...]:

@@ -1,17 +1,20 @@
 """What the API needs of a loaded model, and whether the server can generate now."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from ferrite.api.errors import not_ready
 from ferrite.api.memory import MemoryCeiling
+from ferrite.api.structured import Grammars
 from ferrite.chat import Message
 from ferrite.engine.events import Event
 from ferrite.engine.request import GenerationRequest
+from ferrite.engine.text import Detokenizer
 from ferrite.kv.prefix import PrefixStats
 from ferrite.telemetry import BatcherSnapshot, EngineMeters
+from ferrite.toolcalls import AnswerFormat
 
 
 class GenerationHandle(Protocol):
@@ -59,8 +62,14 @@ class GenerationEngine(Protocol):
         """Raise ``EngineBusy``, and count it, when a request could neither run nor wait."""
 
     def submit(self, request: GenerationRequest, *, continues: bool = False) -> GenerationHandle:
-        """Hand in a request; raises ``EngineBusy``, ``EngineStopped``, ``RequestTooLarge``.
+        """Hand in a group of one."""
 
+    def submit_group(
+        self, requests: Sequence[GenerationRequest], *, continues: bool = False
+    ) -> Sequence[GenerationHandle]:
+        """Hand in requests that start together.
+
+        Raises ``EngineBusy``, ``EngineStopped``, ``RequestTooLarge``.
         ``continues``: a later prompt of an HTTP request whose first has run; it goes to the head of the line.
         """
 
@@ -91,12 +100,29 @@ class PromptTokenizer(Protocol):
     def encode_segments(self, segments: Sequence[str | int], *, add_bos: bool) -> list[int]:
         """Turn a rendered template into ids: text is text, numbers are control tokens."""
 
+    def token_bytes(self, token: int, /) -> bytes:
+        """Return what the token stands for; of a control token its text."""
+
 
 class ConversationTemplate(Protocol):
     """The chat template as the API uses it (``ferrite.chat.ChatTemplate``)."""
 
-    def render_prompt(self, messages: Sequence[Message], *, now: datetime) -> Sequence[str | int]:
-        """Render up to the assistant's next words; raises ``ChatTemplateError``. ``now`` is local time."""
+    def option_problem(self, options: Mapping[str, object]) -> tuple[str, str] | None:
+        """Return message and name of the first template option that is not honoured."""
+
+    def render_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        now: datetime,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        options: Mapping[str, object] | None = None,
+        tools_as_text: bool = False,
+    ) -> list[str | int]:
+        """Render up to the assistant's next words; raises ``ChatTemplateError``. ``now`` is local time.
+
+        ``tools_as_text``: tell ``tools``, calls and results in ordinary turns, whatever the template can.
+        """
 
 
 class ModelLoadError(Exception):
@@ -111,6 +137,12 @@ class LoadedModel:
     engine: GenerationEngine
     tokenizer: PromptTokenizer
     chat_template: ConversationTemplate
+    grammar: Grammars
+    """Makes what an answer must follow."""
+    answer_format: AnswerFormat
+    """How the model writes calls and reasoning."""
+    detokenizer: Callable[[], Detokenizer]
+    """Makes the state of one generation's text, as the engine does."""
     context_length: int
     """Positions one request may use, prompt and answer together."""
     n_params: int

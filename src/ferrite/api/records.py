@@ -11,41 +11,74 @@ request that did not complete are those that reached the HTTP side.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ferrite.engine.events import Delta, Event, Finished
+from ferrite.engine.events import Delta, Event, Timings, Usage
 from ferrite.telemetry import FinishedRequest, ServingStats
 
 
 @dataclass(slots=True)
-class _Run:
-    """One prompt of a request. Times are readings of the clock."""
+class _Choice:
+    """One answer to a prompt."""
 
-    n_prompt: int
-    taken_at: float
-    admitted_at: float | None = None
-    first_at: float | None = None
     n_tokens: int = 0
     """Completion tokens that reached us."""
-    finished: Finished | None = None
-
-    def durations(self) -> tuple[float | None, float | None, float | None]:
-        """Return the seconds of queue, prefill and decode; a phase that did not end has none.
-
-        The engine's own times are nearer to the truth, but only a finished generation has them.
-        """
-        if self.admitted_at is None:
-            return None, None, None
-        if self.finished is not None:
-            timings = self.finished.timings
-            return timings.queue_seconds, timings.prefill_seconds, timings.decode_seconds
-        prefill = None if self.first_at is None else self.first_at - self.admitted_at
-        return self.admitted_at - self.taken_at, prefill, None
+    usage: Usage | None = None
+    """None until it has finished."""
+    timings: Timings | None = None
+    """The engine's own, of a generation that it finished."""
 
     @property
     def completion_tokens(self) -> int:
-        return self.n_tokens if self.finished is None else self.finished.usage.completion_tokens
+        return self.n_tokens if self.usage is None else self.usage.completion_tokens
+
+
+@dataclass(slots=True)
+class _Run:
+    """One prompt of a request, whose choices start together. Times are readings of the clock."""
+
+    n_prompt: int
+    taken_at: float
+    choices: list[_Choice]
+    admitted_at: float | None = None
+    first_at: float | None = None
+    last_at: float | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return all(choice.usage is not None for choice in self.choices)
+
+    @property
+    def cached_tokens(self) -> int:
+        first = self.choices[0].usage
+        return 0 if first is None else first.cached_tokens
+
+    def phases(self) -> tuple[float | None, float | None, float | None]:
+        """Return the seconds of queue, prefill and decode; a phase that did not end has none.
+
+        The engine's own times are nearer to the truth, but only what it finished has them.
+        """
+        if self.admitted_at is None:
+            return None, None, None
+        timings = [choice.timings for choice in self.choices if choice.timings is not None]
+        if len(timings) == len(self.choices):
+            return (
+                max(each.queue_seconds for each in timings),
+                max(each.prefill_seconds for each in timings),
+                max(each.decode_seconds for each in timings),
+            )
+        queue = self.admitted_at - self.taken_at
+        if self.first_at is None or self.last_at is None:
+            return queue, None, None
+        decode = self.last_at - self.first_at if self.is_finished else None
+        return queue, self.first_at - self.admitted_at, decode
+
+    def first_token_seconds(self) -> float | None:
+        """Return the seconds from submission to the first token; None when there was none."""
+        queue, prefill, _ = self.phases()
+        some = any(choice.completion_tokens for choice in self.choices)
+        return queue + prefill if some and queue is not None and prefill is not None else None
 
 
 class RequestRecord:
@@ -72,38 +105,48 @@ class RequestRecord:
         self._runs: list[_Run] = []
         self._ended = False
 
-    def taken(self, n_prompt: int) -> None:
-        """The engine took the next prompt, of ``n_prompt`` tokens: it runs or waits in line."""
+    def taken(self, n_prompt: int, n: int = 1) -> None:
+        """The engine took ``n`` choices of the next prompt of ``n_prompt`` tokens: they run or wait."""
         if not self._runs:
             self._stats.started()
-        self._runs.append(_Run(n_prompt, self._clock()))
+        self._runs.append(_Run(n_prompt, self._clock(), [_Choice() for _ in range(n)]))
 
     def admitted(self) -> None:
         """The prompt that was taken last may run."""
         self._runs[-1].admitted_at = self._clock()
 
-    def add(self, event: Event) -> None:
-        """Take the next event of the prompt that was taken last."""
-        run = self._runs[-1]
-        if run.first_at is None:
-            run.first_at = self._clock()
+    def add(self, choice: int, event: Event) -> None:
+        """Take the next event of a choice of the prompt that was taken last."""
+        run, now = self._runs[-1], self._clock()
+        run.first_at = now if run.first_at is None else run.first_at
+        run.last_at = now
         if isinstance(event, Delta):
-            run.n_tokens += len(event.token_ids)
+            run.choices[choice].n_tokens += len(event.token_ids)
         else:
-            run.finished = event
+            run.choices[choice].usage = event.usage
+            run.choices[choice].timings = event.timings
 
-    def end(self, *, error: str | None = None, cancelled: bool = False) -> bool:
-        """Write the row, unless it is written; return False when the engine never took the request."""
+    def stopped(self, choice: int, usage: Usage) -> None:
+        """A choice ended early because nothing more could come out of it: the engine has no times of it."""
+        self._runs[-1].last_at = self._clock()
+        self._runs[-1].choices[choice].usage = usage
+
+    def end(
+        self, *, finish_reasons: Sequence[str] = (), error: str | None = None, cancelled: bool = False
+    ) -> bool:
+        """Write the row, unless it is written; return False when the engine never took the request.
+
+        ``finish_reasons``: those of the answer's choices, when all of them have finished.
+        """
         if not self._runs or self._ended:
             return self._ended
         self._ended = True
         queue_ms, prefill_ms, decode_ms = map(
-            _milliseconds, zip(*(run.durations() for run in self._runs), strict=True)
+            _milliseconds, zip(*(run.phases() for run in self._runs), strict=True)
         )
         begun = [run for run in self._runs if run.first_at is not None]
-        ends = [run.finished for run in self._runs if run.finished is not None]
-        is_whole = len(ends) == len(self._runs)
-        reasons = dict.fromkeys(end.reason for end in ends)
+        choices = [choice for run in begun for choice in run.choices]
+        is_whole = all(run.is_finished for run in self._runs)
         self._stats.finished(
             FinishedRequest(
                 request_id=self._request_id,
@@ -112,11 +155,12 @@ class RequestRecord:
                 queue_ms=queue_ms,
                 prefill_ms=prefill_ms,
                 decode_ms=decode_ms,
+                ttft_ms=_milliseconds((self._runs[0].first_token_seconds(),)),
                 total_ms=(self._clock() - self._began) * 1000,
                 prompt_tokens=sum(run.n_prompt for run in begun) if begun else None,
-                cached_tokens=sum(end.usage.cached_tokens for end in ends) if is_whole else None,
-                completion_tokens=sum(run.completion_tokens for run in begun) if begun else None,
-                finish_reason=",".join(reasons) if is_whole and error is None and not cancelled else None,
+                cached_tokens=sum(run.cached_tokens for run in begun) if is_whole else None,
+                completion_tokens=sum(choice.completion_tokens for choice in choices) if begun else None,
+                finish_reason=",".join(dict.fromkeys(finish_reasons)) or None,
                 error=error,
                 streamed=self._streamed,
                 cancelled=cancelled,

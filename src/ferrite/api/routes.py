@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ferrite.api import chat, completions, metrics, stats, tokenize
+from ferrite.api import chat, completions, metrics, openapi, responses, stats, tokenize
 from ferrite.api.auth import check_api_key, is_protected
 from ferrite.api.config import ServerConfig
 from ferrite.api.errors import not_found, not_implemented
@@ -23,8 +23,6 @@ Handler = Callable[[Scope], Awaitable[Response]]
 LATER_ROUTES: Mapping[str, str] = MappingProxyType(
     {
         "/": "GET",
-        "/openapi.json": "GET",
-        "/v1/responses": "POST",
         "/v1/embeddings": "POST",
         "/v1/messages": "POST",
         "/v1/messages/count_tokens": "POST",
@@ -50,6 +48,8 @@ class Guarded:
 def build_routes(services: Services) -> list[Route]:
     """Return every route."""
     config, state = services.config, services.state
+    vocab_size = None if state.model is None else state.model.tokenizer.vocab_size
+    api_document = msgspec.json.encode(openapi.document(config, vocab_size))
 
     async def health(_: Scope) -> Response:
         return _json(health_answer(config, state))
@@ -77,11 +77,15 @@ def build_routes(services: Services) -> list[Route]:
     async def prometheus(_: Scope) -> Response:
         return Response(metrics.exposition(services), headers={"content-type": metrics.CONTENT_TYPE})
 
+    async def described(_: Scope) -> Response:
+        return Response(api_document, media_type="application/json")
+
     async def later(scope: Scope) -> Response:
         raise not_implemented(f"{scope['path']} is not supported yet.")
 
     apps: list[tuple[str, str, ASGIApp]] = [
         ("/health", "GET", _answering(health)),
+        ("/openapi.json", "GET", _answering(described)),
         ("/v1/models", "GET", _answering(models)),
         ("/v1/models/{id:path}", "GET", _answering(model)),
         ("/metrics", "GET", _answering(prometheus)),
@@ -90,6 +94,7 @@ def build_routes(services: Services) -> list[Route]:
         ("/v1/requests", "GET", _answering(requests)),
         ("/v1/chat/completions", "POST", GenerationEndpoint(chat.ROUTE, services)),
         ("/v1/completions", "POST", GenerationEndpoint(completions.ROUTE, services)),
+        ("/v1/responses", "POST", GenerationEndpoint(responses.ROUTE, services)),
         ("/v1/tokenize", "POST", TokenEndpoint(tokenize.TOKENIZE, services)),
         ("/v1/detokenize", "POST", TokenEndpoint(tokenize.DETOKENIZE, services)),
         ("/v1/chat/completions/render", "POST", TokenEndpoint(tokenize.RENDER, services)),

@@ -2,15 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.types import Message, Receive, Send
 
-from ferrite.api.answers import Answer
 from ferrite.api.body import ClientGone
-from ferrite.api.errors import ApiError
+from ferrite.api.errors import ApiError, ErrorAnswer
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -19,7 +19,26 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 _FAREWELL_SECONDS = 5.0
+_DONE_MARK = b"data: [DONE]\n\n"
 _encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One server-sent event; ``event`` None: it has no name of its own."""
+
+    data: msgspec.Struct
+    event: str | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes on the wire."""
+        name = b"" if self.event is None else b"event: %s\n" % self.event.encode()
+        return name + b"data: " + _encoder.encode(self.data) + b"\n\n"
+
+
+def failure_events(error: ApiError) -> list[Sent]:
+    """Return how a stream says that it failed: an ``error`` event with the usual error object."""
+    return [Sent(ErrorAnswer(error.body), "error")]
 
 
 class Reply:
@@ -29,31 +48,32 @@ class Reply:
         self._send = send
         self.streaming = False
         """The 200 of a stream has gone out; from here on an error is an event."""
+        self.failure: Callable[[ApiError], Sequence[Sent]] = failure_events
+        """How this stream says that it failed."""
 
-    async def send_whole(self, answer: Answer) -> None:
+    async def send_whole(self, body: bytes) -> None:
         """Send the whole answer."""
-        body = _encoder.encode(answer)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await self._put({"type": "http.response.start", "status": 200, "headers": headers})
         await self._put({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def send_chunks(self, answers: list[Answer]) -> None:
-        """Send chunks, the headers before the first; waits while the client's connection takes no more."""
+    async def send_events(self, events: Sequence[Sent]) -> None:
+        """Send events, the headers before the first; waits while the client's connection takes no more."""
         if not self.streaming:
             self.streaming = True
             await self._put({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-        if answers:
-            body = b"".join(b"data: " + _encoder.encode(answer) + b"\n\n" for answer in answers)
-            await self._put({"type": "http.response.body", "body": body, "more_body": True})
+        if events:
+            await self._put({"type": "http.response.body", "body": _joined(events), "more_body": True})
 
-    async def end(self, answers: list[Answer]) -> None:
-        """Send the last chunks and the end mark."""
-        await self.send_chunks(answers)
-        await self._put({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+    async def end(self, events: Sequence[Sent], *, done_mark: bool) -> None:
+        """Send the last events and, for clients that wait for it, ``[DONE]``."""
+        await self.send_events(events)
+        mark = _DONE_MARK if done_mark else b""
+        await self._put({"type": "http.response.body", "body": mark, "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
         """Send the error and close; gives up on a client that does not read."""
-        body = b"event: error\ndata: " + error.encode() + b"\n\n"
+        body = _joined(self.failure(error))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL_SECONDS):
                 await self._put({"type": "http.response.body", "body": body, "more_body": False})
@@ -64,6 +84,10 @@ class Reply:
         except OSError:
             # How servers of ASGI 2.4 and later say that the client has gone.
             raise ClientGone from None
+
+
+def _joined(events: Sequence[Sent]) -> bytes:
+    return b"".join(event.encode() for event in events)
 
 
 async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

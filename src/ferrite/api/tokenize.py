@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,8 +21,10 @@ from starlette.types import Receive, Scope, Send
 from ferrite.api import chat, errors
 from ferrite.api.body import read_body
 from ferrite.api.checks import check_model, check_token_ids, report_dropped
+from ferrite.api.config import ServerConfig
 from ferrite.api.context import RequestContext, context_of
 from ferrite.api.fields import check_fields
+from ferrite.api.limits import check_budget, check_choices, wants_cache_trace
 from ferrite.api.model import LoadedModel
 from ferrite.api.prompts import LARGE_BODY_BYTES
 from ferrite.api.schema import BodyDecoder
@@ -96,16 +99,6 @@ class RenderAnswer(msgspec.Struct):
     max_model_len: int
 
 
-class TokenTexts(Protocol):
-    """What these routes need of a tokenizer beside ``PromptTokenizer`` (``ferrite.tokenizer.Tokenizer``)."""
-
-    def is_control(self, token: int, /) -> bool:
-        """Whether the token is no text."""
-
-    def token_bytes(self, token: int, /) -> bytes:
-        """Return what the token stands for; of a control token its text."""
-
-
 BodyT = TypeVar("BodyT", bound=TokenizeTextBody | ChatBody | DetokenizeBody)
 
 
@@ -114,7 +107,7 @@ class Form(Generic[BodyT]):
     """One kind of body that a route takes."""
 
     body_type: type[BodyT]
-    check: Callable[[BodyT], None]
+    check: Callable[[BodyT, ServerConfig], None]
     """Raises 400 or 501 for what the types of the body cannot say."""
     answer: Callable[[BodyT, LoadedModel], msgspec.Struct]
     """Does the work, in a worker thread; raises 400."""
@@ -164,7 +157,7 @@ class TokenEndpoint:
         form = self._forms[field]
         body, dropped = self._decoders[field].decode(data)
         report_dropped(context, dropped)
-        form.check(body)
+        form.check(body, self._config)
         check_model(body.model, self._config.model_id)
         model = self._services.state.ready_model()
         return lambda: msgspec.json.encode(form.answer(body, model))
@@ -193,13 +186,17 @@ async def _reply(work: Work, workers: Executor, scope: Scope, receive: Receive, 
     await Response(answer, media_type="application/json")(scope, receive, send)
 
 
-def _no_check(_: object) -> None:
+def _no_check(_: object, __: ServerConfig) -> None:
     """The types of the body say everything."""
 
 
-def _check_chat(body: ChatBody) -> None:
+def _check_chat(body: ChatBody, config: ServerConfig) -> None:
+    """Refuse what the chat route refuses, but for what does not fit into the context."""
     check_fields(body, chat.ROUTE.fields)
+    wants_cache_trace(body)
     chat.ROUTE.check(body)
+    check_budget(chat.ROUTE.budget(body, config.default_max_tokens), config.hard_max_tokens)
+    check_choices(chat.ROUTE.choices(body), config)
 
 
 def _tokenize_text(body: TokenizeTextBody, model: LoadedModel) -> TokenizeAnswer:
@@ -215,21 +212,20 @@ def _tokenize_chat(body: TokenizeChatBody, model: LoadedModel) -> TokenizeAnswer
 
 def _render(body: ChatBody, model: LoadedModel) -> RenderAnswer:
     tokens = _chat_tokens(body, model)
-    prompt = b"".join(map(_texts_of(model).token_bytes, tokens)).decode(errors="replace")
+    prompt = b"".join(map(model.tokenizer.token_bytes, tokens)).decode(errors="replace")
     return RenderAnswer(prompt, tokens, len(tokens), model.context_length)
 
 
 def _detokenize(body: DetokenizeBody, model: LoadedModel) -> DetokenizeAnswer:
     check_token_ids(body.tokens, "tokens", model.tokenizer.vocab_size)
-    texts = _texts_of(model)
+    is_text = cache(partial(_is_text, model))
     text = bytearray()
     in_front = True
     for token in body.tokens:
-        is_control = texts.is_control(token)
-        if is_control and body.skip_special_tokens:
+        if body.skip_special_tokens and not is_text(token):
             continue
-        piece = texts.token_bytes(token)
-        if in_front and not is_control:
+        piece = model.tokenizer.token_bytes(token)
+        if in_front and is_text(token):
             in_front = False
             piece = piece.removeprefix(_space_in_front(model))
         text += piece
@@ -238,14 +234,20 @@ def _detokenize(body: DetokenizeBody, model: LoadedModel) -> DetokenizeAnswer:
     return DetokenizeAnswer(text.decode(errors="replace"))
 
 
+def _is_text(model: LoadedModel, token: int) -> bool:
+    """Whether generated text shows the token, which it does not with control tokens."""
+    detokenizer = model.detokenizer()
+    return bool(detokenizer.push(token) + detokenizer.finish())
+
+
 def _space_in_front(model: LoadedModel) -> bytes:
     """Return what the tokenizer itself puts before a text: SentencePiece's space, or nothing."""
     tokens = model.tokenizer.encode("a", parse_special=False, add_bos=False)
-    return b"".join(map(_texts_of(model).token_bytes, tokens)).removesuffix(b"a")
+    return b"".join(map(model.tokenizer.token_bytes, tokens)).removesuffix(b"a")
 
 
 def _chat_tokens(body: ChatBody, model: LoadedModel) -> list[int]:
-    (prompt,) = chat.ROUTE.prompts(body, model)
+    (prompt,) = chat.ROUTE.prepare(body, model).prompts
     _check_length(prompt.n_characters, prompt.param)
     return list(prompt.encode())
 
@@ -261,13 +263,9 @@ def _counted(tokens: list[int], param: str, model: LoadedModel, *, with_pieces: 
         if len(tokens) > MAX_PIECES:
             message = f"The prompt has {len(tokens)} tokens, `with_pieces` takes at most {MAX_PIECES}."
             raise errors.invalid(message, param)
-        spelt = map(_texts_of(model).token_bytes, tokens)
+        spelt = map(model.tokenizer.token_bytes, tokens)
         answer.pieces = [Piece(piece.decode(errors="replace"), list(piece)) for piece in spelt]
     return answer
-
-
-def _texts_of(model: LoadedModel) -> TokenTexts:
-    return cast("TokenTexts", model.tokenizer)
 
 
 TOKENIZE: Forms = MappingProxyType(

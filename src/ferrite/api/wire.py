@@ -29,6 +29,8 @@ StopString = Annotated[str, Meta(min_length=1, max_length=4096)]
 StopStrings = StopString | Annotated[list[StopString], Meta(max_length=4)]
 Label = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[dict[str, Label], Meta(max_length=16)]
+FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -126,10 +128,75 @@ class JsonObjectFormat(Wire, tag_field="type", tag="json_object"):
     """Any JSON object."""
 
 
+class JsonSchema(Wire):
+    """A schema and how closely to follow it."""
+
+    name: FunctionName
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
 class JsonSchemaFormat(Wire, tag_field="type", tag="json_schema"):
     """JSON that follows a schema."""
 
-    json_schema: dict[str, Any]
+    json_schema: JsonSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class FunctionDefinition(Wire):
+    """A function that the model may call; its bounds are those of ``ferrite.toolcalls``."""
+
+    name: FunctionName
+    description: Annotated[str, Meta(max_length=4096)] | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Wire, tag_field="type", tag="function"):
+    """A tool: only functions are supported."""
+
+    function: FunctionDefinition
+
+
+class ChosenFunction(Wire):
+    """The name of a declared function."""
+
+    name: str
+
+
+class NamedToolChoice(Wire, tag_field="type", tag="function"):
+    """A call of this function."""
+
+    function: ChosenFunction
+
+
+class AllowedTools(Wire):
+    """Calls of these functions only."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Meta(min_length=1)]
+
+
+class AllowedToolsChoice(Wire, tag_field="type", tag="allowed_tools"):
+    """Some of the declared functions."""
+
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolsChoice
+
+
+class ChatTemplateOptions(Wire):
+    """Variables of the chat template that a request may set, where the model's template reads them."""
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+    preserve_thinking: bool | None = None
+    tools_in_user_message: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
 
 
 class StreamOptions(Wire):
@@ -170,9 +237,9 @@ class ChatBody(GenerationBody, kw_only=True):
     max_completion_tokens: Budget | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=64)] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: list[dict[str, Any]] | None = None
     function_call: Literal["none", "auto"] | dict[str, Any] | None = None
@@ -181,7 +248,8 @@ class ChatBody(GenerationBody, kw_only=True):
     prediction: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
     moderation: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    chat_template_kwargs: ChatTemplateOptions | None = None
     verbosity: str | None = None
     store: bool | None = None
     service_tier: str | None = None

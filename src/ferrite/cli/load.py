@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -13,11 +14,13 @@ from ferrite.api import LoadedModel, ModelLoadError, ServerConfig
 from ferrite.api.config import DEFAULT_PREFIX_ENTRIES, DEFAULT_PREFIX_MIB
 from ferrite.api.memory import MemoryCeiling, resident_bytes
 from ferrite.api.services import MAX_ARRIVING_BODIES
+from ferrite.api.structured import CachedGrammars
 from ferrite.catalogue import CatalogueError, console_report, resolve
 from ferrite.chat import ChatTemplate, TemplateRefusedError
 from ferrite.cli.inspect import quantisation_mix
 from ferrite.engine import Engine, EngineConfig
 from ferrite.gguf import FileType, GGUFError, GGUFFile, open_gguf
+from ferrite.grammar import GrammarCompiler
 from ferrite.kv import PrefixLimits
 from ferrite.models import trace_model
 from ferrite.program.runner import (
@@ -30,6 +33,7 @@ from ferrite.program.runner import (
 )
 from ferrite.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from ferrite.tokenizer.bytelevel import BYTE_ALPHABET
+from ferrite.toolcalls import find_format
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +78,12 @@ def _load(config: ServerConfig) -> LoadedModel:
             logger.warning(
                 "%s has no chat template: chats are written as 'User: ...' and 'Assistant: ...'", path
             )
+        answer_format = find_format(chat_template, tokenizer)
+        detokenizer = partial(tokenizer.detokenizer, shown=answer_format.shown_ids)
         runner = _runner(config, file)
         engine = Engine(
             runner,
-            tokenizer.detokenizer,
+            detokenizer,
             _engine_config(config, runner, cache_identity(config, file, tokenizer, chat_template)),
         )
         session_positions = runner.context_length if config.kv_max_tokens is None else config.kv_max_tokens
@@ -86,6 +92,9 @@ def _load(config: ServerConfig) -> LoadedModel:
             engine=engine,
             tokenizer=tokenizer,
             chat_template=chat_template,
+            grammar=_grammars(tokenizer),
+            answer_format=answer_format,
+            detokenizer=detokenizer,
             context_length=min(runner.context_length, session_positions),
             n_params=sum(prod(tensor.shape) for tensor in file.tensors.values()),
             quantisation=_quantisation(file),
@@ -98,6 +107,14 @@ def _load(config: ServerConfig) -> LoadedModel:
         )
     engine.start()
     return replace(model, memory=_memory_ceiling(config, runner))
+
+
+def _grammars(tokenizer: Tokenizer) -> CachedGrammars:
+    compiler = GrammarCompiler(tokenizer)
+    if tokenizer.end_ids:
+        # Here and not with the first request, whose second of work in Python would hold up running streams.
+        compiler.prepare()
+    return CachedGrammars(compiler)
 
 
 def _engine_config(config: ServerConfig, runner: NativeRunner, cache_identity: str) -> EngineConfig:

@@ -1,6 +1,6 @@
 """Text ↔ token ids of one model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -102,9 +102,9 @@ class Tokenizer:
         detokenizer = self.detokenizer()
         return "".join([*map(detokenizer.push, tokens), detokenizer.finish()])
 
-    def detokenizer(self) -> Detokenizer:
-        """Start the text of a new sequence."""
-        return Detokenizer(self)
+    def detokenizer(self, *, shown: Container[int] = ()) -> Detokenizer:
+        """Start the text of a new sequence; ``shown``: control tokens that give their text."""
+        return Detokenizer(self, shown=shown)
 
     def _encode_pieces(self, pieces: Iterable[str | int], *, add_bos: bool) -> list[int]:
         ids: list[int] = []

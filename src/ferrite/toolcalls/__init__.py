@@ -5,7 +5,7 @@ from ferrite.toolcalls.call_state import MAX_ARGUMENT_BYTES, MAX_CALLS, CallSynt
 from ferrite.toolcalls.definitions import Function, Problem, ToolChoice, read_choice, read_functions
 from ferrite.toolcalls.events import AnswerEvent, CallArguments, CallEnd, CallStart, Reasoning, Text
 from ferrite.toolcalls.families import AnswerFormat, ReasoningMarks, ToolFamily, find_format
-from ferrite.toolcalls.grammar import CallGrammarError, SchemaSource, call_grammar
+from ferrite.toolcalls.grammar import CallGrammarError, SchemaSource, call_grammar, content_grammar
 from ferrite.toolcalls.reasoning import prompt_opens
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "WholeAnswer",
     "call_grammar",
     "call_ids",
+    "content_grammar",
     "find_format",
     "prompt_opens",
     "read_choice",

@@ -35,7 +35,16 @@ def call_ids(unique: str) -> Callable[[int], str]:
 class AnswerStream:
     """The events of one answer, whose text comes in pieces."""
 
-    __slots__ = ("_calls", "_complete", "_incomplete", "_marks", "_reasoning", "_syntax", "reasoning_tokens")
+    __slots__ = (
+        "_calls",
+        "_complete",
+        "_incomplete",
+        "_marks",
+        "_reasoning",
+        "_syntax",
+        "_undecided_tokens",
+        "reasoning_tokens",
+    )
 
     def __init__(
         self, *, calls: CallSyntax | None = None, marks: ReasoningMarks | None = None, opened: bool = False
@@ -50,6 +59,8 @@ class AnswerStream:
         self._reasoning = reasoning.start(opened=opened) if marks else ReasoningState("rest")
         self._complete = 0
         self._incomplete = False
+        self._undecided_tokens = 0
+        """Tokens of what may become the opening mark."""
         self.reasoning_tokens = 0
         """Tokens of the reasoning section, its marks included."""
 
@@ -58,6 +69,11 @@ class AnswerStream:
         """Nothing more can come out: the generation may be cancelled, and has stopped as it should."""
         return self._calls.ended
 
+    @property
+    def in_reasoning(self) -> bool:
+        """What was read last is of the reasoning section, or its end, or between it and the answer."""
+        return self._reasoning.mode in ("inside", "behind")
+
     def push(self, text: str, n_tokens: int = 1) -> list[AnswerEvent]:
         """Take a piece of text and the number of tokens that it is made of."""
         inside = self._reasoning.mode == "inside"
@@ -65,7 +81,8 @@ class AnswerStream:
         if self._marks is not None:
             self._reasoning, parts = reasoning.feed(self._marks, self._reasoning, text)
         if inside or self._reasoning.mode == "inside":
-            self.reasoning_tokens += n_tokens
+            self.reasoning_tokens += n_tokens + self._undecided_tokens
+        self._undecided_tokens = self._undecided_tokens + n_tokens if self._reasoning.mode == "start" else 0
         return self._noted([event for part in parts for event in self._take(part)])
 
     def finish(self) -> list[AnswerEvent]:

@@ -31,6 +31,8 @@ class CallSyntax:
     """1 where parallel calls are not wanted."""
     text_allowed: bool = True
     """False where a grammar forces calls: what is no call is then a cut one, and is dropped."""
+    guided: bool = False
+    """A grammar lets nothing but a call begin with the trigger: one cut before its arguments is dropped."""
     stops: re.Pattern[str] = field(init=False)
     """Characters at which plain text has to be looked at."""
 
@@ -143,8 +145,12 @@ class Run:
         elif self._reported and not self._over:
             self._flush()
             self._events.append(CallEnd(self._n_calls, complete=False))
-        elif not self._reported and self._held.strip() not in (",", ";"):
+        elif not (self._reported or self._is_cut_call() or self._held.strip() in (",", ";")):
             self._say(self._held)
+
+    def _is_cut_call(self) -> bool:
+        begun = bool(self._family.trigger) and self._family.trigger in self._held
+        return self._syntax.guided and (begun or self._n_calls > 0)
 
     def _read(self, character: str) -> None:
         if self._mode not in ("text", "close", "after", "ended") and not self._reported:

@@ -63,6 +63,10 @@ class ToolFamily:
         """The prompt tells tools as ordinary text (``ChatTemplate.render_prompt(tools_as_text=True)``)."""
         return self.name == "generic"
 
+    def without_bare(self) -> "ToolFamily":
+        """The family where content is JSON too: a call then needs its trigger, if it has one."""
+        return replace(self, bare=False) if self.trigger else self
+
     def control_id(self, mark: str) -> int | None:
         """The id of a mark that is a control token."""
         return dict(self.control_ids).get(mark)

@@ -17,6 +17,7 @@ from ferrite.toolcalls.families import (
     ARGUMENTS_MARK,
     FENCE,
     FENCE_LANGUAGES,
+    GENERIC,
     ReasoningMarks,
     Syntax,
     ToolFamily,
@@ -24,6 +25,7 @@ from ferrite.toolcalls.families import (
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLANKS = r"[ \t\r\n]*"
+_FEW_BLANKS = r"[ \t\r\n]{0,32}"
 _ANY_TEXT = r"(.|\n)*"
 _ROOT_KEYWORDS = frozenset(
     (
@@ -56,7 +58,8 @@ def call_grammar(
     choice: Literal["auto", "required"],
     parallel: bool,
     schema_source: SchemaSource,
-    follow: Literal["all", "strict"] = "all",
+    follow: Literal["possible", "strict"] = "possible",
+    content: str | None = None,
     marks: ReasoningMarks | None = None,
     opened: bool = False,
 ) -> str:
@@ -64,17 +67,34 @@ def call_grammar(
 
     ``functions``: those that may be called, at least one. ``choice``: with ``required`` the answer is one
     call or more; with ``auto`` it is free text, or text as the family allows it and then calls. ``parallel``
-    false: one call at most. ``follow``: whose arguments follow their schema; those of the others are any
-    object. ``marks``: the answer may begin with a reasoning section; ``opened``: it begins inside one.
+    false: one call at most. ``follow``: the arguments of ``strict`` functions follow their schema, those of
+    the others too where that is ``possible``; else they are any object. ``content``: what is no call is not
+    free but JSON of this source, with no text around it (``family`` is then ``without_bare``). ``marks``:
+    the answer may begin with a reasoning section; ``opened``: it begins inside one.
 
-    Raises ``CallGrammarError`` for a schema that ``schema_source`` or the family's syntax cannot express.
+    Raises ``CallGrammarError`` for a strict function whose schema ``schema_source`` or the family's syntax
+    cannot express.
     """
     writer = _Writer(family, functions, schema_source, follow=follow)
     writer.add_calls(1 if not parallel else MAX_CALLS)
     if choice == "required":
         writer.rule("answer", "calls")
+    elif content is not None:
+        writer.rule("answer", "content | calls")
+        writer.rule("content", f"%json {content}")
     else:
         writer.add_free_answer(marks, opened=opened)
+    writer.add_start(marks, opened=opened)
+    return writer.text()
+
+
+def content_grammar(content: str, marks: ReasoningMarks, *, opened: bool) -> str:
+    """Return the grammar of an answer that is JSON of the source ``content``, behind a reasoning section.
+
+    The section may be missing unless it is ``opened``.
+    """
+    writer = _Writer(GENERIC, (), _no_schema, follow="strict")
+    writer.rule("answer", f"%json {content}")
     writer.add_start(marks, opened=opened)
     return writer.text()
 
@@ -86,7 +106,7 @@ class _Writer:
         functions: Sequence[Function],
         schema_source: SchemaSource,
         *,
-        follow: Literal["all", "strict"],
+        follow: Literal["possible", "strict"],
     ) -> None:
         self._family = family
         self._functions = functions
@@ -121,7 +141,7 @@ class _Writer:
             case Syntax.ARRAY:
                 self.rule("body", '"["', "call", another, '"]"')
             case Syntax.PYTHON:
-                # One literal up to the parenthesis, for the reason that `_add_lead` has.
+                # One literal up to the parenthesis, for the reason that `_add_bare_objects` has.
                 firsts = (
                     f'{_literal(f"[{function.name}(")} arguments_{index} ")"'
                     for index, function in enumerate(self._functions)
@@ -133,9 +153,7 @@ class _Writer:
         if family.bare and family.syntax is Syntax.PYTHON:
             self.rule("bare", "body")
         elif family.bare:
-            self.rule("bare", "plain", another, "| fenced")
-            self._add_lead("plain", "", "")
-            self._add_lead("fenced", f"{FENCE}{FENCE_LANGUAGES[0]}\n", f"\n{FENCE}")
+            self._add_bare_objects(most)
 
     def add_free_answer(self, marks: ReasoningMarks | None, *, opened: bool) -> None:
         """Free text that is no call, or a call; the text in front of one ends at its trigger."""
@@ -172,13 +190,32 @@ class _Writer:
         section = "thought GAP?"
         self.rule("start", section if opened else f"({opening} {section})?", "answer")
 
-    def _add_lead(self, name: str, before: str, behind: str) -> None:
-        """A call that begins the answer: one literal up to its arguments, else free text wins over it."""
-        forms = (
-            f"{_literal(before + self._opening(function))} arguments_{index} {_literal('}' + behind)}"
-            for index, function in enumerate(self._functions)
-        )
-        self.rule(name, " | ".join(forms))
+    def _add_bare_objects(self, most: int) -> None:
+        """Calls that begin the answer, spaced as the model likes, since its free text cannot begin so.
+
+        Each is one token of the grammar up to its arguments, else free text would win over it.
+        """
+        fence = f"{_FEW_BLANKS}{FENCE}({'|'.join(FENCE_LANGUAGES)})\\n{_FEW_BLANKS}"
+        self._add_leads("PLAIN", _FEW_BLANKS)
+        self._add_leads("NEXT", f"{_FEW_BLANKS}[,;]?{_FEW_BLANKS}")
+        self._add_leads("FENCED", fence)
+        self.rule("TAIL", rf"/{_FEW_BLANKS}\}}/")
+        self.rule("FENCE", f"/{_FEW_BLANKS}{FENCE}/")
+        more = f"{{0,{most - 1}}}" if most > 1 else ""
+        again = more and f"next{more}", more and f"plain{more}"
+        self.rule("bare", "plain", again[0], "| fenced", again[1], "FENCE")
+
+    def _add_leads(self, name: str, before: str) -> None:
+        """A call as an object behind ``before``; one rule for each function, and one for all."""
+        blanks = _FEW_BLANKS
+        colon, comma = f"{blanks}:{blanks}", f"{blanks},{blanks}"
+        forms = []
+        for index, function in enumerate(self._functions):
+            keys = rf'("type"{colon}"function"{comma})?"(name|function)"{colon}"{function.name}"{comma}'
+            lead = rf'{before}\{{{blanks}{keys}"(arguments|parameters)"{colon}'
+            self.rule(f"{name}_{index}", f"/{lead}/")
+            forms.append(f"{name}_{index} arguments_{index} TAIL")
+        self.rule(name.lower(), " | ".join(forms))
 
     def _opening(self, function: Function) -> str:
         return f'{{"name": {json.dumps(function.name)}, {json.dumps(self._family.arguments_key)}: '
@@ -197,14 +234,13 @@ class _Writer:
         return rf"\[{_BLANKS}({names})\("
 
     def _add_function(self, index: int, function: Function) -> None:
-        follows = self._follow == "all" or function.strict
         arguments = f"arguments_{index}"
         if self._family.syntax is Syntax.PYTHON:
-            self._add_keywords(index, function, follows=follows)
+            self._add_keywords(index, function)
             self.rule(f"call_{index}", _literal(f"{function.name}("), arguments, '")"')
             return
-        schema = function.parameters if follows else {}
-        self.rule(arguments, self._json({**schema, "type": "object"}, function))
+        schema = {**function.parameters, "type": "object"}
+        self.rule(arguments, self._json(schema, function, otherwise={"type": "object"}))
         if self._family.syntax is Syntax.NAMED:
             self.rule(
                 f"call_{index}", _literal(function.name), _mark(self._family, ARGUMENTS_MARK), arguments
@@ -212,16 +248,19 @@ class _Writer:
             return
         self.rule(f"call_{index}", _literal(self._opening(function)), arguments, '"}"')
 
-    def _json(self, schema: Mapping[str, Any], function: Function) -> str:
-        try:
-            return f"%json {self._schema_source(schema, strict=function.strict)}"
-        except ValueError as error:
-            raise CallGrammarError(str(error), function.name) from error
+    def _json(self, schema: Mapping[str, Any], function: Function, *, otherwise: Mapping[str, Any]) -> str:
+        """What ``schema`` allows, or ``otherwise`` where it need not or cannot be followed."""
+        if function.strict or self._follow == "possible":
+            try:
+                return f"%json {self._schema_source(schema, strict=function.strict)}"
+            except ValueError as error:
+                if function.strict:
+                    raise CallGrammarError(str(error), function.name) from error
+        return f"%json {self._schema_source(otherwise, strict=False)}"
 
-    def _add_keywords(self, index: int, function: Function, *, follows: bool) -> None:
+    def _add_keywords(self, index: int, function: Function) -> None:
         """Keyword arguments in the order of the schema; what is not required may be left out."""
-        properties = _keyword_schemas(function, follows=follows)
-        required = set(function.parameters.get("required", ()))
+        properties, required = _keywords(function)
         shared = {
             key: function.parameters[key] for key in ("$defs", "definitions") if key in function.parameters
         }
@@ -230,8 +269,8 @@ class _Writer:
         self.rule(first, '""')
         for position, (name, schema) in reversed(list(enumerate(properties.items()))):
             value = f"value_{index}_{position}"
-            described = follows and isinstance(schema, Mapping)
-            self.rule(value, self._json({**shared, **schema} if described else {}, function))
+            described = {**shared, **schema} if isinstance(schema, Mapping) else {}
+            self.rule(value, self._json(described, function, otherwise={}))
             key, after = _literal(f"{name}="), rest
             rest, skipped, first = f"rest_{index}_{position}", first, f"lead_{index}_{position}"
             needed = name in required
@@ -240,24 +279,40 @@ class _Writer:
         self.rule(f"arguments_{index}", first)
 
 
-def _keyword_schemas(function: Function, *, follows: bool) -> Mapping[str, Any]:
-    """The schema of each parameter that may or must be given."""
+def _keywords(function: Function) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """The schema of each parameter that may be given, and the names of those that must be.
+
+    Of a function that is not strict, what Python's syntax cannot express is left out.
+    """
+    properties = function.parameters.get("properties", {})
+    required = function.parameters.get("required", [])
+    named = isinstance(required, list) and all(isinstance(name, str) for name in required)
+    if function.strict:
+        _check_keywords(function, properties, required if named else None)
+    needed = required if named else []
+    allowed = {**dict.fromkeys(needed, True), **(properties if isinstance(properties, Mapping) else {})}
+    return {name: schema for name, schema in allowed.items() if _IDENTIFIER.fullmatch(name)}, frozenset(
+        needed
+    )
+
+
+def _check_keywords(function: Function, properties: object, required: Sequence[str] | None) -> None:
     for keyword in function.parameters:
-        if follows and keyword not in _ROOT_KEYWORDS:
+        if keyword not in _ROOT_KEYWORDS:
             message = f"The model writes calls as Python, which cannot follow `{keyword}` of all parameters."
             raise CallGrammarError(message, function.name)
-    properties = function.parameters.get("properties", {})
     if not isinstance(properties, Mapping):
         raise CallGrammarError("`properties` must be an object.", function.name)
-    required = function.parameters.get("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+    if required is None:
         raise CallGrammarError("`required` must be a list of strings.", function.name)
-    properties = {**dict.fromkeys(required, True), **properties}
-    for name in properties:
+    for name in (*required, *properties):
         if not _IDENTIFIER.fullmatch(name):
             message = f"The model writes calls as Python, where no parameter can be named {name[:64]!r}."
             raise CallGrammarError(message, function.name)
-    return properties
+
+
+def _no_schema(schema: Mapping[str, Any], /, *, strict: bool) -> str:
+    raise ValueError("no function, no schema")
 
 
 def _literal(text: str) -> str:

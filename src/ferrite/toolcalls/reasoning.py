@@ -6,10 +6,11 @@ dropped. An answer that ends inside the section is reasoning as a whole.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ferrite.chat import PromptTokenizer, Segments
+from ferrite.chat import Segments
 from ferrite.toolcalls.families import ReasoningMarks
 
 _BLANKS = " \t\r\n"
@@ -36,11 +37,14 @@ class Part:
     reasoning: bool
 
 
-def prompt_opens(marks: ReasoningMarks, prompt: Segments, tokenizer: PromptTokenizer) -> bool:
-    """Whether a rendered prompt ends in the opening mark, so that the answer begins inside the section."""
+def prompt_opens(marks: ReasoningMarks, prompt: Segments, token_text: Callable[[int], str]) -> bool:
+    """Whether a rendered prompt ends in the opening mark, so that the answer begins inside the section.
+
+    ``token_text`` spells a control token.
+    """
     tail = ""
     for piece in reversed(prompt):
-        tail = (piece if isinstance(piece, str) else tokenizer.token_text(piece)) + tail
+        tail = (piece if isinstance(piece, str) else token_text(piece)) + tail
         if len(tail.strip()) >= len(marks.opening):
             break
     return tail.rstrip().endswith(marks.opening)

@@ -1,0 +1,243 @@
+"""Calls and JSON from real models, through the official client."""
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.api.support import server_process
+from tests.grammar.test_random_schemas import SCHEMAS, TREE
+
+pytestmark = pytest.mark.model
+
+COMMAND = "import sys; from ferrite.cli.server import main; sys.exit(main())"
+STREAMS = 8
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+CALCULATE: Any = {
+    "type": "function",
+    "function": {
+        "name": "calculate",
+        "description": "Evaluate an arithmetic expression",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string", "pattern": "^[0-9+*/(). -]{1,40}$"}},
+            "required": ["expression"],
+            "additionalProperties": False,
+        },
+    },
+}
+TOOLS = [WEATHER, CALCULATE]
+PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
+
+
+@contextmanager
+def client_of(model: Path) -> Iterator[openai.OpenAI]:
+    arguments = [
+        "--model", str(model), "--model-id", "m", "--ctx-size", "2048", "--hard-max-tokens", "1024",
+        "--experimental-batched-decode", "--max-batch-streams", str(STREAMS), "--max-batch-queue", "64",
+    ]  # fmt: skip
+    with (
+        server_process(COMMAND, *arguments) as server,
+        openai.OpenAI(
+            base_url=f"{server.url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=openai.DefaultHttpxClient(trust_env=False, verify=False, timeout=600),
+        ) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def qwen(qwen_path: Path) -> Iterator[openai.OpenAI]:
+    with client_of(qwen_path) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def smollm(smollm2_path: Path) -> Iterator[openai.OpenAI]:
+    with client_of(smollm2_path) as client:
+        yield client
+
+
+def asked(client: openai.OpenAI, messages: Any, **fields: Any) -> Any:
+    """The choice of a whole answer, which the streamed one must equal."""
+    fields = {"model": "m", "messages": messages, "max_tokens": 200, **fields}
+    (choice,) = client.chat.completions.create(**fields).choices
+    if "response_format" in fields:
+        # The accumulator raises where an object is cut.
+        chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**fields, stream=True)]
+        text = "".join(chunk.delta.content or "" for chunk in chunks)
+        assert (text, chunks[-1].finish_reason) == (choice.message.content, choice.finish_reason)
+        return choice
+    with client.chat.completions.stream(**fields) as stream:
+        (streamed,) = stream.get_final_completion().choices
+    assert comparable(streamed) == comparable(choice)
+    return choice
+
+
+def comparable(choice: Any) -> Any:
+    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
+    return choice.finish_reason, choice.message.content, calls
+
+
+def called(choice: Any) -> list[tuple[str, Any]]:
+    """The calls of a choice, which follow their schemas."""
+    assert choice.finish_reason == "tool_calls"
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls]
+    for name, arguments in calls:
+        jsonschema.validate(arguments, PARAMETERS[name])
+    return calls
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+def test_a_loop_of_weather_and_calculator(qwen: openai.OpenAI) -> None:
+    results = {"get_weather": '{"temperature": 21, "sky": "clear"}', "calculate": "84"}
+    for question, name, answer in (
+        ("What is the weather in Paris?", "get_weather", "21"),
+        ("What is 12*7?", "calculate", "84"),
+    ):
+        messages = user(question)
+        choice = asked(qwen, messages, tools=TOOLS)
+        ((made, arguments),) = called(choice)
+        assert made == name
+        assert arguments.get("city") == "Paris" or eval_of(arguments["expression"]) == 84
+        messages += [
+            choice.message,
+            {"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": results[name]},
+        ]
+        final = asked(qwen, messages, tools=TOOLS, tool_choice="none")
+        assert answer in final.message.content
+        assert final.message.tool_calls is None
+
+
+def eval_of(expression: str) -> int:
+    left, right = re.fullmatch(r"(\d+) ?\* ?(\d+)", expression).groups()  # type: ignore[union-attr]
+    return int(left) * int(right)
+
+
+def test_choices_are_kept(qwen: openai.OpenAI) -> None:
+    hello = user("Hello, who are you?")
+    assert asked(qwen, hello, tools=TOOLS).message.tool_calls is None
+    assert called(asked(qwen, hello, tools=TOOLS, tool_choice="required"))
+    named = {"type": "function", "function": {"name": "calculate"}}
+    assert {name for name, _ in called(asked(qwen, hello, tools=TOOLS, tool_choice=named))} == {"calculate"}
+    both = user("What is the weather in Oslo, and what is 3+4?")
+    assert "get_weather" in {
+        name for name, _ in called(asked(qwen, both, tools=TOOLS, tool_choice="required"))
+    }
+    one = asked(qwen, both, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+    assert len(called(one)) == 1
+
+
+def test_a_demanded_call_is_made_with_every_seed(smollm: openai.OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "calculate"}}
+
+    def ask(case: tuple[int, Any]) -> list[tuple[str, Any]]:
+        seed, choice = case
+        return called(
+            asked(
+                smollm,
+                user("Say hello."),
+                tools=TOOLS,
+                tool_choice=choice,
+                parallel_tool_calls=False,
+                seed=seed,
+                temperature=1,
+                max_tokens=600,
+            )
+        )
+
+    cases = [(seed, choice) for seed in range(10) for choice in ("required", named)]
+    with ThreadPoolExecutor(STREAMS) as pool:
+        answers = list(pool.map(ask, cases))
+    for (_, choice), calls in zip(cases, answers, strict=True):
+        assert len(calls) == 1
+        assert calls[0][0] == "calculate" or choice == "required"
+
+
+def test_any_text_can_be_forced(smollm: openai.OpenAI) -> None:
+    for text in ("x", "né 東京 👩‍🚀 щёки", 'red "green" \\ blue\n'):
+        schema = {
+            "type": "object",
+            "properties": {"v": {"enum": [text]}},
+            "required": ["v"],
+            "additionalProperties": False,
+        }
+        form = {"type": "json_schema", "json_schema": {"name": "f", "strict": True, "schema": schema}}
+        choice = asked(smollm, user("go"), response_format=form, max_tokens=96)
+        assert (json.loads(choice.message.content), choice.finish_reason) == ({"v": text}, "stop")
+        assert "\ufffd" not in choice.message.content
+
+
+def test_json_does_not_drown_in_blanks(smollm: openai.OpenAI) -> None:
+    url = str(smollm.base_url)
+    blanks: dict[str, int] = {}
+    with httpx.Client(trust_env=False, verify=False) as http:
+        for text in ("\n", " ", "\n\n", "  ", "    ", "\t"):
+            body = {"model": "m", "prompt": text, "add_special_tokens": False}
+            blanks |= {str(token): 100 for token in http.post(f"{url}tokenize", json=body).json()["tokens"]}
+    ask = user("Give a JSON object.")
+    free = asked(smollm, ask, response_format={"type": "json_object"}, logit_bias=blanks)
+    # Inside a string, blanks are the model's own.
+    assert re.match(r"\{\s{1,21}[\"}]", free.message.content)
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+    bound = asked(smollm, ask, response_format=form, logit_bias=blanks)
+    assert json.loads(bound.message.content)["a"] in (1, 2)
+    assert (bound.finish_reason, bound.message.content[-1]) == ("stop", "}")
+
+
+@settings(
+    max_examples=2, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow], database=None
+)
+@given(st.lists(SCHEMAS, min_size=STREAMS, max_size=STREAMS), st.integers(0, 2**32))
+def test_random_schemas_are_followed_at_any_temperature(
+    smollm: openai.OpenAI, schemas: list[dict[str, Any]], seed: int
+) -> None:
+    """Streamed and not, eight at a time."""
+
+    def ask(schema: dict[str, Any]) -> tuple[Any, str]:
+        form: Any = {"type": "json_schema", "json_schema": {"name": "f", "strict": True, "schema": schema}}
+        try:
+            choice = asked(
+                smollm, user("Go."), response_format=form, temperature=1.5, seed=seed, max_tokens=300
+            )
+        except openai.BadRequestError as error:
+            return error.param, "refused"
+        return choice.message.content, choice.finish_reason
+
+    schemas = [{**schema, "$defs": {"Tree": TREE}} for schema in schemas]
+    with ThreadPoolExecutor(STREAMS) as pool:
+        answers = list(pool.map(ask, schemas))
+    for schema, (answer, outcome) in zip(schemas, answers, strict=True):
+        if outcome == "refused":
+            assert answer.startswith("response_format.json_schema.schema")
+        elif outcome == "stop":
+            jsonschema.Draft202012Validator(schema).validate(json.loads(answer))
