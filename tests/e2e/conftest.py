@@ -24,6 +24,13 @@ def server(smollm2_path: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="session")
-def http(server: ServerProcess) -> Iterator[httpx.Client]:
+def plain_http(server: ServerProcess) -> Iterator[httpx.Client]:
+    """A client of that server."""
     with server.http() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def http(plain_http: httpx.Client) -> httpx.Client:
+    """The same, for modules without a server of their own."""
+    return plain_http

@@ -78,12 +78,15 @@ class ServerProcess:
 
 
 @contextmanager
-def ferrite_server(model: Path, *arguments: str, api_key: str | None = API_KEY) -> Iterator[ServerProcess]:
+def ferrite_server(
+    model: Path | None, *arguments: str, api_key: str | None = API_KEY
+) -> Iterator[ServerProcess]:
     """Run the command on one inference thread; behind the block it must end cleanly on SIGTERM."""
+    named = () if model is None else ("--model", str(model))
     key = () if api_key is None else ("--api-key", api_key)
     command = [
         str(Path(sys.executable).with_name("ferrite-server")),
-        "--bind", "127.0.0.1:0", "--threads", "1", "--model", str(model), *key,
+        "--bind", "127.0.0.1:0", "--threads", "1", *named, *key,
     ]  # fmt: skip
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FERRITE_")}
     # A pipe that nobody empties would stop the server once its log has filled it.

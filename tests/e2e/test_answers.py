@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.process import QUESTION, ServerProcess, joined_text
+from tests.e2e.process import QUESTION, ServerProcess, eventually, joined_text
 
 pytestmark = pytest.mark.model
 
@@ -187,4 +187,5 @@ def test_the_request_id_is_everywhere(server: ServerProcess, http: httpx.Client)
     answer = http.post("/v1/completions", json=body, headers={"x-request-id": "mine-1"})
     assert answer.headers["x-request-id"] == "mine-1"
     assert json.loads(answer.text.splitlines()[0].removeprefix("data: "))["request_id"] == "mine-1"
-    assert "request_id=mine-1" in server.log
+    # The line is written behind the answer.
+    eventually(lambda: "request_id=mine-1" in server.log)

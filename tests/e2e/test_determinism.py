@@ -1,4 +1,4 @@
-"""The same request gives the same tokens: alone, among others, again, and with the portable kernels."""
+"""The same request gives the same tokens: alone, among others, again, and however the server is set up."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,10 +44,20 @@ def test_seeds(server: ServerProcess, http: httpx.Client, alone: list[list[int]]
     assert len({tuple(server.token_ids(http, **unseeded)) for _ in range(3)}) > 1
 
 
-def test_the_portable_kernels(smollm2_path: Path, alone: list[list[int]]) -> None:
-    arguments = ("--kernel-provider", "portable", "--ctx-size", "512", "--max-concurrent-inferences", "2")
-    with ferrite_server(smollm2_path, *arguments) as server, server.http() as http:
-        assert server.ready["kernel_provider"] == "portable"
-        for index in (2, 5):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--kernel-provider", "portable", "--max-concurrent-inferences", "2"),
+        ("--threads", "2", "--experimental-batched-decode", "--max-batch-streams", "2"),
+        ("--threads", "3", "--kv-backend", "locus", "--kv-tokens-per-block", "32", "--kv-max-tokens", "128"),
+    ],
+    ids=["portable", "batching on 2 threads", "locus on 3 threads"],
+)
+def test_other_kernels_threads_and_storage(
+    smollm2_path: Path, alone: list[list[int]], arguments: tuple[str, ...]
+) -> None:
+    with ferrite_server(smollm2_path, *arguments, "--ctx-size", "512") as server, server.http() as http:
+        assert (server.ready["kernel_provider"] == "portable") == ("portable" in arguments)
+        for index in (1, 2, 5):
             short = {**REQUESTS[index], "max_tokens": 6}
             assert server.token_ids(http, **short) == alone[index][:6]
