@@ -33,8 +33,9 @@ serve: .venv/.installed
 	$(BIN)/ferrite pull $(MODEL)
 	$(BIN)/ferrite-server --model $(MODEL) --default-max-tokens 1024 --hard-max-tokens 4096 $(SERVE_ARGS)
 
+# One worker a core, files as a whole: module fixtures start servers and load models.
 test: .venv/.installed .venv/.developer sanitize neon models
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: .venv/.installed .venv/.developer
 	$(BIN)/ruff check

@@ -258,6 +258,15 @@ def test_one_step_held_up_by_something_else_is_forgotten() -> None:
         assert max(machine.rows[stall:]) <= usual + ROW_GROUP
 
 
+def test_step_that_lost_a_stream_after_it_was_planned_teaches_nothing() -> None:
+    machine = Machine()
+    machine.decode(2)
+    rows = machine.pace.prefill_rows(2)
+    machine.pace.observe(10.0, decode_rows=1, prefill_rows=rows)
+    assert machine.pace.prefill_rows(2) == rows
+    assert machine.pace.prefill_rows(1) == 0
+
+
 def test_a_chunk_limit_below_a_group_is_kept() -> None:
     machine = Machine(pace=Pace(3))
     machine.decode(4)
