@@ -141,6 +141,14 @@ def test_template_options_reach_a_template_that_reads_them(server: Scripted, rea
     assert asked(server, reasoning_effort=None, chat_template_kwargs=None) == {}
 
 
+def test_an_effort_is_given_once(server: Scripted, reads: Any) -> None:
+    reads("reasoning_effort")
+    low = {"reasoning_effort": "low"}
+    assert asked(server, chat_template_kwargs=low) == low
+    assert asked(server, chat_template_kwargs=low, reasoning_effort="low") == low
+    assert server.refusal(chat_template_kwargs=low, reasoning_effort="high")["param"] == "reasoning_effort"
+
+
 def test_no_effort_is_no_thinking_where_the_template_knows_only_that(server: Scripted, reads: Any) -> None:
     reads("enable_thinking")
     assert asked(server, reasoning_effort="none") == {"enable_thinking": False}
@@ -158,6 +166,7 @@ def test_no_effort_is_no_thinking_where_the_template_knows_only_that(server: Scr
         ({"chat_template_kwargs": {"enable_thinking": "no"}}, "chat_template_kwargs.enable_thinking"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"reasoning_effort": "low"}}, "chat_template_kwargs.reasoning_effort"),
     ],
 )
 def test_options_that_the_template_does_not_read_are_refused(

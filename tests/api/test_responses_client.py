@@ -166,7 +166,7 @@ def test_reasoning_is_an_item_of_its_own_and_can_be_replayed() -> None:
             assert [part.text for part in thought.content] == ["hm"]
             assert response.output_text == "Yes."
             assert response.usage is not None
-            assert response.usage.output_tokens_details.reasoning_tokens == len(">\nhm\n</think>")
+            assert response.usage.output_tokens_details.reasoning_tokens == len("<think>\nhm\n</think>")
         again: list[Any] = [{"role": "user", "content": "Hi"}, *whole.output]
         client.responses.create(model=MODEL_ID, input=again)
         turn = running.conversations.seen[-1][-1]

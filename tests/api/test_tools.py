@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite.toolcalls import ToolFamily
-from ferrite.toolcalls.families import LLAMA3, MISTRAL_NAMED, PYTHONIC_MARKED
+from ferrite.api.errors import ApiError
+from ferrite.api.tools import answer_rules, read_tools
+from ferrite.toolcalls import AnswerFormat, ToolFamily
+from ferrite.toolcalls.families import HERMES, LLAMA3, MISTRAL_NAMED, PYTHONIC_MARKED
 from tests.api.scripted import CHAT, Scripted, calls_of, scripted_server
 from tests.api.support import MODEL_ID, WAIT_SECONDS, batching, chat_body
+from tests.grammar.support import compiler
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -325,6 +328,36 @@ def test_tools_that_cannot_be_had_are_refused_by_their_place(
     server: Scripted, tools: list[Any], param: str, choice: str
 ) -> None:
     assert server.refusal(tools=tools, tool_choice=choice)["param"] == param
+
+
+def test_compiling_has_a_time_budget() -> None:
+    tools = read_tools(TOOLS, "auto", parallel=None)
+    times = iter((0.0, 1.0, 6.0))
+    with pytest.raises(ApiError) as caught:
+        answer_rules(
+            tools,
+            None,
+            grammars=compiler(),
+            answer_format=AnswerFormat(HERMES, None),
+            prompt=["Hi"],
+            token_text=str,
+            clock=lambda: next(times),
+        )
+    assert (caught.value.status, caught.value.body.param) == (400, "tools")
+    assert "5 seconds" in caught.value.body.message
+
+
+def test_schemas_that_are_too_much_together_are_followed_where_they_are_strict() -> None:
+    wide = {"type": "object", "properties": {f"p{index}": {"enum": ["x" * 200]} for index in range(100)}}
+    loose: list[dict[str, Any]] = [
+        {"type": "function", "function": {"name": f"f{n}", "parameters": wide}} for n in range(64)
+    ]
+    for scripted in scripted_server():
+        scripted.writes(written("f1", '{"p3": 7}'))
+        assert calls_of(scripted.choice(tools=loose)["message"]) == [("f1", '{"p3": 7}')]
+        for tool in loose:
+            tool["function"]["strict"] = True
+        assert scripted.refusal(tools=loose)["param"] == "tools"
 
 
 def test_a_loose_schema_that_cannot_be_enforced_leaves_any_object(server: Scripted) -> None:

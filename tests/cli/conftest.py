@@ -1,5 +1,7 @@
 """The command in this process, and a tiny model for it."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         context_length=512,
     )
     return path
+
+
+@pytest.fixture(autouse=True)
+def logging_of_its_own() -> Iterator[None]:
+    """Commands send the log to standard error as it is captured now, which no later test can write to."""
+    yield
+    for handler in logging.getLogger().handlers[:]:
+        if type(handler) is logging.StreamHandler:
+            logging.getLogger().removeHandler(handler)

@@ -98,3 +98,10 @@ def test_scored_vocabulary_keeps_the_leading_space() -> None:
 def test_ids_outside_the_vocabulary_are_refused(token: int) -> None:
     with pytest.raises(TokenizerError, match=f"token id {token} is not in 0 to 262"):
         TOKENIZER.decode([token])
+
+
+def test_control_tokens_that_are_to_be_shown_give_their_text() -> None:
+    shown, hidden = TOKENIZER.detokenizer(shown=frozenset({IM_END})), TOKENIZER.detokenizer()
+    tokens = [*byte_ids(b"Hm."), IM_END]
+    assert "".join(map(shown.push, tokens)) == "Hm.<|im_end|>"
+    assert "".join(map(hidden.push, tokens)) == "Hm."

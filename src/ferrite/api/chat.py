@@ -1,6 +1,5 @@
 """``POST /v1/chat/completions``: from wire messages to the conversation that the template renders."""
 
-from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -14,15 +13,14 @@ from ferrite.api.model import LoadedModel
 from ferrite.api.prompts import Prompt
 from ferrite.api.replies import ReplyOptions
 from ferrite.api.structured import json_form
+from ferrite.api.template_options import template_options
 from ferrite.api.tools import Tools, answer_rules, read_tools
 from ferrite.api.wire import (
     AssistantMessage,
     ChatBody,
-    ChatTemplateOptions,
     DeveloperMessage,
     FunctionCall,
     FunctionMessage,
-    ReasoningEffort,
     RefusalPart,
     SystemMessage,
     TextPart,
@@ -152,48 +150,6 @@ def prepare(body: ChatBody, model: LoadedModel) -> Prepared:
         )
 
     return Prepared([prompt], make_builder, rules.constraint)
-
-
-def template_options(
-    written: ChatTemplateOptions | None,
-    effort: ReasoningEffort | None,
-    model: LoadedModel,
-    *,
-    effort_param: str = "reasoning_effort",
-) -> Mapping[str, object]:
-    """Return the template's variables that the request sets; raises 400 for one that it does not read.
-
-    ``effort_param``: where the client wrote ``effort``.
-    """
-    given = msgspec.to_builtins(written) if written else {}
-    options = {name: value for name, value in given.items() if value is not None}
-    if effort is not None:
-        options["reasoning_effort"] = effort
-    for name, value in list(options.items()):
-        problem = model.chat_template.option_problem({name: value})
-        if problem is None:
-            continue
-        message, _ = problem
-        if value in _NO_REASONING.get(name, ()):
-            # Either there is another way to say so, or the model does not reason anyway.
-            del options[name]
-            if model.chat_template.option_problem({"enable_thinking": False}) is None:
-                options["enable_thinking"] = False
-                continue
-            if model.answer_format.reasoning is None:
-                continue
-        is_effort = name == "reasoning_effort" and effort is not None
-        param = effort_param if is_effort else f"chat_template_kwargs.{name}"
-        raise invalid(message, param, "unsupported_value")
-    return options
-
-
-_NO_REASONING: Mapping[str, tuple[object, ...]] = {
-    "reasoning_effort": ("none",),
-    "enable_thinking": (False,),
-    "thinking": (False,),
-}
-"""Template options by which a request asks for no reasoning."""
 
 
 def logprobs(body: ChatBody) -> int | None:

@@ -6,7 +6,6 @@ from datetime import datetime
 
 import msgspec
 
-from ferrite.api.chat import template_options
 from ferrite.api.errors import invalid
 from ferrite.api.fields import RESPONSE_FIELDS
 from ferrite.api.generate import GenerationRoute, Prepared
@@ -19,6 +18,7 @@ from ferrite.api.responses_input import conversation
 from ferrite.api.responses_reply import ResponsesBuilder
 from ferrite.api.responses_tools import drop_foreign, form_of, tools_of
 from ferrite.api.responses_wire import ResponsesBody
+from ferrite.api.template_options import template_options
 from ferrite.api.tools import Tools, answer_rules
 from ferrite.api.wire import TextFormat
 from ferrite.chat import ChatTemplateError, Message, Segments

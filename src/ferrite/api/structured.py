@@ -14,6 +14,8 @@ from ferrite.grammar import Grammar, GrammarError
 MAX_CACHED_GRAMMARS = 256
 MAX_CACHED_BYTES = 16 << 20
 """Of schemas and of the grammars made of them."""
+MAX_PLACE_CHARACTERS = 200
+"""In a message; the names in a schema are as long as the client likes."""
 
 T = TypeVar("T", Grammar, str)
 
@@ -134,7 +136,8 @@ def schema_refusal(error: GrammarError, schema: object, param: str) -> ApiError:
     """400 that names the keyword of ``schema``, which the client wrote at ``param``, and its place."""
     place = param + _place(error.path, schema)
     where = f"{place}.{error.keyword}" if error.keyword else place
-    named = f"`{error.keyword}` of `{place}`" if error.keyword else f"`{place}`"
+    shown = place if len(place) <= MAX_PLACE_CHARACTERS else f"{place[:MAX_PLACE_CHARACTERS]}…"
+    named = f"`{error.keyword}` of `{shown}`" if error.keyword else f"`{shown}`"
     return invalid(f"{named} cannot be enforced: {error.reason}.", where, "unsupported_schema")
 
 

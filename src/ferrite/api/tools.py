@@ -29,7 +29,7 @@ from ferrite.toolcalls import (
 from ferrite.toolcalls.definitions import Problem
 
 MAX_COMPILE_SECONDS = 5.0
-"""For the schemas of one request's functions; each takes milliseconds, and a hostile one less than one."""
+"""For the schemas of one request's functions. A usual one takes milliseconds, the worst half a second."""
 
 T = TypeVar("T")
 

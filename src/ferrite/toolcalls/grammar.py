@@ -25,7 +25,11 @@ from ferrite.toolcalls.families import (
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLANKS = r"[ \t\r\n]*"
-_FEW_BLANKS = r"[ \t\r\n]{0,32}"
+_GAP = r"( |\n[ \t]*)?"
+"""Between the parts of a call that the model spaces itself: nothing, a space, a line break and indentation.
+
+More forms would make the automaton, and with it the first mask of each answer, several times as large.
+"""
 _ANY_TEXT = r"(.|\n)*"
 _ROOT_KEYWORDS = frozenset(
     (
@@ -195,24 +199,22 @@ class _Writer:
 
         Each is one token of the grammar up to its arguments, else free text would win over it.
         """
-        fence = f"{_FEW_BLANKS}{FENCE}({'|'.join(FENCE_LANGUAGES)})\\n{_FEW_BLANKS}"
-        self._add_leads("PLAIN", _FEW_BLANKS)
-        self._add_leads("NEXT", f"{_FEW_BLANKS}[,;]?{_FEW_BLANKS}")
-        self._add_leads("FENCED", fence)
-        self.rule("TAIL", rf"/{_FEW_BLANKS}\}}/")
-        self.rule("FENCE", f"/{_FEW_BLANKS}{FENCE}/")
+        self._add_leads("PLAIN", _GAP)
+        self._add_leads("FENCED", f"{FENCE}({'|'.join(FENCE_LANGUAGES)})\\n{_GAP}")
+        self.rule("TAIL", rf"/{_GAP}\}}/")
+        self.rule("SEPARATOR", f"/{_GAP}[,;]/")
+        self.rule("FENCE", f"/{_GAP}{FENCE}/")
         more = f"{{0,{most - 1}}}" if most > 1 else ""
-        again = more and f"next{more}", more and f"plain{more}"
-        self.rule("bare", "plain", again[0], "| fenced", again[1], "FENCE")
+        next_plain, next_fenced = more and f"(SEPARATOR? plain){more}", more and f"plain{more}"
+        self.rule("bare", "plain", next_plain, "| fenced", next_fenced, "FENCE")
 
     def _add_leads(self, name: str, before: str) -> None:
         """A call as an object behind ``before``; one rule for each function, and one for all."""
-        blanks = _FEW_BLANKS
-        colon, comma = f"{blanks}:{blanks}", f"{blanks},{blanks}"
+        colon, comma = f"{_GAP}:{_GAP}", f"{_GAP},{_GAP}"
         forms = []
         for index, function in enumerate(self._functions):
             keys = rf'("type"{colon}"function"{comma})?"(name|function)"{colon}"{function.name}"{comma}'
-            lead = rf'{before}\{{{blanks}{keys}"(arguments|parameters)"{colon}'
+            lead = rf'{before}\{{{_GAP}{keys}"(arguments|parameters)"{colon}'
             self.rule(f"{name}_{index}", f"/{lead}/")
             forms.append(f"{name}_{index} arguments_{index} TAIL")
         self.rule(name.lower(), " | ".join(forms))
