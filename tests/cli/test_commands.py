@@ -173,7 +173,10 @@ def test_parity_fails_when_one_digest_differs(
     digests = iter(["0" * 16] * 3 + ["1" * 16] + ["0" * 16] * 100)
     monkeypatch.setattr(parity_command, "digest", lambda *_: next(digests))
     done = ferrite("parity", "-m", str(tiny))
-    assert (done.status, done.err) == (1, "ferrite parity: 2 and 1 different digests, where 1 and 1 were to be\n")
+    assert (done.status, done.err) == (
+        1,
+        "ferrite parity: 2 and 1 different digests, where 1 and 1 were to be\n",
+    )
     assert "equal digests" not in done.out
 
 
