@@ -1,6 +1,7 @@
 """Resident memory of real processes."""
 
 import asyncio
+import mmap
 import os
 import subprocess
 import sys
@@ -25,11 +26,14 @@ def test_a_process_that_has_ended_has_none() -> None:
 def test_the_peak_between_two_readings_is_seen() -> None:
     async def run() -> ResidentMemory | None:
         async with MemorySampler(os.getpid()) as sampler:
-            held = bytearray(os.urandom(64 * MEBIBYTE))
+            # Fresh pages whatever the heap has free, and gone when closed.
+            held = mmap.mmap(-1, 64 * MEBIBYTE)
+            for page in range(0, len(held), mmap.PAGESIZE):
+                held[page] = 1
             # Two samples: one may have been taken while the memory was being filled.
             while len(sampler.samples) < 2:
                 await asyncio.sleep(0.01)
-            del held
+            held.close()
         return sampler.result()
 
     found = asyncio.run(run())
