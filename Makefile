@@ -33,9 +33,9 @@ serve: .venv/.installed
 	$(BIN)/ferrite pull $(MODEL)
 	$(BIN)/ferrite-server --model $(MODEL) --default-max-tokens 1024 --hard-max-tokens 4096 $(SERVE_ARGS)
 
-# One worker a core, files as a whole: module fixtures start servers and load models.
+# One worker a core, at most four since each may hold a model; files as a whole, for their fixtures start servers.
 test: .venv/.installed .venv/.developer sanitize neon models
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/.installed .venv/.developer
 	$(BIN)/ruff check
