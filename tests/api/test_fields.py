@@ -146,7 +146,7 @@ RESTRICTED = [
     (path, name, field)
     for path, table in ((CHAT, CHAT_FIELDS), (COMPLETIONS, COMPLETION_FIELDS))
     for name, field in table.items()
-    if field.support in (Support.LATER, Support.NEVER)
+    if field.support is Support.NEVER
 ]
 
 
@@ -156,8 +156,7 @@ def test_a_value_that_is_not_honoured_is_refused_by_name(
 ) -> None:
     body = chat_body() if path == CHAT else completion_body()
     value = 3 if (path, name) == (COMPLETIONS, "logprobs") else NOT_NEUTRAL[name]
-    status = 501 if field.support is Support.LATER else 400
-    error = refusal(http, path, {**body, name: value}, status)
+    error = refusal(http, path, {**body, name: value}, 400)
     assert error["param"] == name
     assert f"`{name}`" in error["message"]
     for neutral in (None, *field.neutral):

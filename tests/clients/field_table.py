@@ -116,7 +116,7 @@ def _fields_table(route: Route) -> str:
             lines.append(f"| `{name}` | unknown: refused (400) | |")
             continue
         mark = "" if name in known else " (ours)"
-        restricted = field.support in (Support.LATER, Support.NEVER)
+        restricted = field.support is Support.NEVER
         if mark and restricted:
             continue
         values = "" if restricted else _values(_property(route.body, name))
@@ -133,8 +133,6 @@ def _becomes(field: Field) -> str:
             return "honoured"
         case Support.LABEL:
             return "accepted, without effect"
-        case Support.LATER:
-            return f"not yet: 501 for all but {neutral}"
         case Support.NEVER:
             return f"refused (400), all but {neutral}"
 

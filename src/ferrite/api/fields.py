@@ -1,7 +1,7 @@
 """What becomes of every request field: one table drives the check, the documentation and the tests.
 
-A field is *honoured*, a *label* (accepted on purpose without an effect on the answer), *later* (501
-unless neutral) or *never* (400 unless neutral). Neutral values ask for what happens anyway.
+A field is *honoured*, a *label* (accepted on purpose without an effect on the answer) or *never* (400
+unless neutral). Neutral values ask for what happens anyway.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from ferrite.api.errors import ApiError, invalid, not_implemented
+from ferrite.api.errors import ApiError, invalid
 from ferrite.api.wire import ChatBody, GenerationBody
 
 
@@ -19,7 +19,6 @@ class Support(Enum):
 
     HONOURED = "honoured"
     LABEL = "label"
-    LATER = "later"
     NEVER = "never"
 
 
@@ -131,8 +130,7 @@ def check_fields(body: GenerationBody, table: Mapping[str, Field]) -> None:
     """Raise the ``ApiError`` of the first field with a value that is not honoured."""
     for name, field in table.items():
         value = getattr(body, name)
-        restricted = field.support in (Support.LATER, Support.NEVER)
-        if restricted and value is not None and value not in field.neutral:
+        if field.support is Support.NEVER and value is not None and value not in field.neutral:
             raise _refusal(name, field)
     if body.stream_options is not None and not body.stream:
         raise invalid("`stream_options` needs `stream` to be true.", "stream_options")
@@ -142,8 +140,6 @@ def check_fields(body: GenerationBody, table: Mapping[str, Field]) -> None:
 
 def _refusal(name: str, field: Field) -> ApiError:
     accepted = " or ".join(_as_json(value) for value in (None, *field.neutral))
-    if field.support is Support.LATER:
-        return not_implemented(f"`{name}` is not supported yet beyond {accepted}.", name)
     return invalid(f"`{name}` is not supported beyond {accepted}.", name, "unsupported_value")
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from ferrite.api.auth import is_protected
 from ferrite.api.config import ServerConfig
 from ferrite.api.errors import ErrorAnswer
-from ferrite.api.fields import CHAT_FIELDS, COMPLETION_FIELDS, RESPONSE_FIELDS, Field, Support
 from ferrite.api.openapi_schemas import Schema, Schemas, build_schemas
 from ferrite.telemetry import MAX_PAGE
 
@@ -55,8 +54,6 @@ class Operation:
     """A type; for ``text/`` the media type of a plain text."""
     bodies: tuple[str, ...] = ()
     """The kinds of body that it takes."""
-    fields: Mapping[str, Field] | None = None
-    """Of its body."""
     chunk: str | None = None
     """Type of the events when the body asks for a stream."""
     done_mark: bool = True
@@ -82,24 +79,24 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", "/v1/chat/completions", "create_chat_completion", "Answer a conversation.", "ChatCompletion",
-        bodies=("ChatBody",), fields=CHAT_FIELDS, chunk="ChatCompletionChunk",
+        bodies=("ChatBody",), chunk="ChatCompletionChunk",
     ),
     Operation(
         "POST", "/v1/chat/completions/render", "render_chat_completion",
         "The prompt that a chat request makes, without answering it.", "RenderAnswer",
-        bodies=("ChatBody",), fields=CHAT_FIELDS,
+        bodies=("ChatBody",),
     ),
     Operation(
         "POST", "/v1/completions", "create_completion", "Continue a text.", "Completion",
-        bodies=("CompletionBody",), fields=COMPLETION_FIELDS, chunk="Completion",
+        bodies=("CompletionBody",), chunk="Completion",
     ),
     Operation(
         "POST", "/v1/responses", "create_response", "Answer a conversation, item by item.", "ResponseAnswer",
-        bodies=("ResponsesBody",), fields=RESPONSE_FIELDS, chunk="ResponseEvent", done_mark=False,
+        bodies=("ResponsesBody",), chunk="ResponseEvent", done_mark=False,
     ),
     Operation(
         "POST", "/v1/tokenize", "tokenize", "The token ids of a text or of a chat.", "TokenizeAnswer",
-        bodies=("TokenizeTextBody", "TokenizeChatBody"), fields=CHAT_FIELDS,
+        bodies=("TokenizeTextBody", "TokenizeChatBody"),
     ),
     Operation(
         "POST", "/v1/detokenize", "detokenize", "The text of token ids.", "DetokenizeAnswer",
@@ -199,8 +196,6 @@ def _statuses(operation: Operation, config: ServerConfig) -> list[int]:
         statuses.update(_BODY)
         if config.request_timeout_ms:
             statuses.add(504)
-    if any(each.support is Support.LATER for each in (operation.fields or {}).values()):
-        statuses.add(501)
     return sorted(statuses)
 
 

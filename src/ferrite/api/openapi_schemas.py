@@ -129,12 +129,11 @@ def _find_needless_tags(found: inspect.Type, tags: dict[str, str], *, chosen: bo
 def _narrow(properties: Schema, fields: Mapping[str, Field], config: ServerConfig) -> None:
     """Say of a body's properties what the type does not: this server's limits, and fields not honoured."""
     for name, field in fields.items():
-        if field.support in (Support.LATER, Support.NEVER):
-            status = 501 if field.support is Support.LATER else 400
+        if field.support is Support.NEVER:
             properties[name] = {
                 "enum": [None, *msgspec.to_builtins(field.neutral)],
                 "default": None,
-                "description": f"Any other value is refused ({status}).",
+                "description": "Any other value is refused (400).",
             }
     properties["model"] = {"type": "string", "const": config.model_id}
     for name, keyword, value in (
