@@ -82,6 +82,19 @@ class GenerationRoute(Generic[BodyT]):
     drop: Callable[[BodyT], list[str]] = lambda _: []
     """Removes what ``--unknown-fields ignore`` lets go besides unknown fields; returns the removed paths."""
 
+    def check_body(self, body: BodyT) -> None:
+        """Raise 400 for a body that says what no server honours."""
+        check_fields(body, self.fields)
+        wants_cache_trace(body)
+        self.check(body)
+
+    def check_limits(self, body: BodyT, config: ServerConfig) -> Budget:
+        """Return the token budget; raises 400 for a body that asks for more than this server gives."""
+        budget = self.budget(body, config.default_max_tokens)
+        check_budget(budget, config.hard_max_tokens)
+        check_choices(self.choices(body), config)
+        return budget
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -145,13 +158,9 @@ class GenerationEndpoint(Generic[BodyT]):
         if self._config.unknown_fields == "ignore":
             dropped += self._route.drop(body)
         report_dropped(context, dropped)
-        check_fields(body, self._route.fields)
-        wants_cache_trace(body)
-        self._route.check(body)
+        self._route.check_body(body)
         check_model(body.model, self._config.model_id)
-        budget = self._route.budget(body, self._config.default_max_tokens)
-        check_budget(budget, self._config.hard_max_tokens)
-        check_choices(self._route.choices(body), self._config)
+        budget = self._route.check_limits(body, self._config)
         return body, self._services.state.ready_model(), budget
 
     async def _generate(

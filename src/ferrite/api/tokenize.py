@@ -23,8 +23,6 @@ from ferrite.api.body import read_body
 from ferrite.api.checks import check_model, check_token_ids, report_dropped
 from ferrite.api.config import ServerConfig
 from ferrite.api.context import RequestContext, context_of
-from ferrite.api.fields import check_fields
-from ferrite.api.limits import check_budget, check_choices, wants_cache_trace
 from ferrite.api.model import LoadedModel
 from ferrite.api.prompts import LARGE_BODY_BYTES
 from ferrite.api.schema import BodyDecoder
@@ -192,11 +190,8 @@ def _no_check(_: object, __: ServerConfig) -> None:
 
 def _check_chat(body: ChatBody, config: ServerConfig) -> None:
     """Refuse what the chat route refuses, but for what does not fit into the context."""
-    check_fields(body, chat.ROUTE.fields)
-    wants_cache_trace(body)
-    chat.ROUTE.check(body)
-    check_budget(chat.ROUTE.budget(body, config.default_max_tokens), config.hard_max_tokens)
-    check_choices(chat.ROUTE.choices(body), config)
+    chat.ROUTE.check_body(body)
+    chat.ROUTE.check_limits(body, config)
 
 
 def _tokenize_text(body: TokenizeTextBody, model: LoadedModel) -> TokenizeAnswer:
