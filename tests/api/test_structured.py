@@ -124,8 +124,8 @@ AT = "response_format.json_schema.schema"
     [
         (of({"type": "string", "pattern": "^(?=.{3,9}$)[a-z]+$"}), f"{AT}.properties.v.pattern"),
         (of({"type": "array", "items": {"pattern": "(" * 5000}}), f"{AT}.properties.v.items.pattern"),
-        (of({"anyOf": [{"type": "null"}, {"not": {}}]}), f"{AT}.properties.v.anyOf[1].not"),
-        ({"dependentSchemas": {"a": {"required": ["b"]}}}, f"{AT}.dependentSchemas"),
+        (of({"anyOf": [{"type": "null"}, {"contains": {}}]}), f"{AT}.properties.v.anyOf[1].contains"),
+        ({"not": {"pattern": "^a"}}, f"{AT}.not"),
         (of({"$ref": "#/$defs/none"}), f"{AT}.properties.v.$ref"),
         (of({"$ref": "https://example.com/x"}), f"{AT}.properties.v.$ref"),
         (of({"type": "strnig"}), f"{AT}.properties.v.type"),

@@ -87,9 +87,10 @@ class FakeConstraint:
     def is_complete(self) -> bool:
         return len(self.tokens) >= self._length
 
-    def fill_mask(self, words: npt.NDArray[np.uint32]) -> bool:
+    def fill(self, target: MaskSlot) -> bool:
         with self._exclusively():
             allowed = self._allowed(self.tokens)
+            words = target.words
             words[:] = 0
             for token in allowed:
                 words[token // 32] |= np.uint32(1 << token % 32)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from ferrite._native import MaskSlot, Sampler
-from ferrite.grammar import Constraint, ConstraintError, Grammar, MaskWorkers
+from ferrite.grammar import Constraint, ConstraintError, Grammar, MaskTarget, MaskWorkers
 from tests.grammar.support import compiler, of_schema, spelt, tokenizer
 
 VOCAB_SIZE = tokenizer().vocab_size + 37
@@ -127,7 +127,7 @@ def test_a_worker_outlives_whatever_goes_wrong(workers: MaskWorkers) -> None:
         def __init__(self) -> None:
             pass
 
-        def fill_mask(self, words: npt.NDArray[np.uint32]) -> bool:
+        def fill(self, target: MaskTarget) -> bool:
             raise MemoryError
 
     slots = [MaskSlot(VOCAB_SIZE) for _ in range(4)]

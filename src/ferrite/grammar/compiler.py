@@ -14,6 +14,7 @@ from ferrite.grammar.constraint import Constraint, one_line
 from ferrite.grammar.culprit import find_culprit
 from ferrite.grammar.errors import ConstraintError, GrammarError
 from ferrite.grammar.limits import MAX_LARK_BYTES, WHITESPACE, parser_limits
+from ferrite.grammar.lowering import lower_keywords
 from ferrite.grammar.reader import Node
 from ferrite.grammar.recursion import check_depth, cut_endless
 from ferrite.grammar.schema import CheckedSchema, check_schema
@@ -111,6 +112,8 @@ class GrammarCompiler:
 def checked_schema(schema: Mapping[str, object], *, strict: bool) -> CheckedSchema:
     """Return the schema in the compiler's form; raises ``GrammarError``."""
     checked = check_schema(schema, strict=strict)
+    join_alternatives(checked)
+    lower_keywords(checked)
     check_depth(checked)
     check_combined(checked)
     cut_endless(checked)

@@ -40,7 +40,10 @@ def find_culprit(checked: CheckedSchema, error: GrammarError, refuses: Refuses) 
         node, reason = inner
     named = (keyword for keyword in reversed(node) if re.search(rf"\b{re.escape(keyword)}\b", reason))
     freeing = (keyword for keyword in reversed(node) if probes.passes_without(node, keyword))
-    keyword = next(named, None) or next(freeing, "")
+    keyword = checked.origins.get(id(node)) or next(named, None) or next(freeing, "")
+    if keyword == "allOf":
+        parts = list(subschemas({keyword: node[keyword]}))
+        keyword = next((checked.origins[id(part)] for part in parts if id(part) in checked.origins), keyword)
     return GrammarError(_reworded(reason), keyword=keyword, path=checked.path(node))
 
 

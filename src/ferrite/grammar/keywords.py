@@ -38,17 +38,27 @@ ANNOTATIONS = frozenset(
 
 DEFINITIONS = ("$defs", "definitions")
 
+SCHEMA_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
+"""Keywords whose value is an object of schemas"""
+SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+SINGLE_SCHEMAS = frozenset(
+    {
+        "additionalProperties",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
+
 NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "uniqueItems": (False,),
         "nullable": (False,),
-        "propertyNames": (True, {}),
-        "unevaluatedItems": (True, {}),
-        "unevaluatedProperties": (True, {}),
-        "dependencies": ({},),
-        "dependentRequired": ({},),
-        "dependentSchemas": ({},),
-        "not": (False,),
     }
 )
 """Keywords that are not supported, and the values with which they say nothing"""
@@ -91,6 +101,14 @@ def _is_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
+def _is_name_lists(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_names, value.values()))
+
+
+def _is_dependencies(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_names(part) or _is_schema(part) for part in value.values())
+
+
 def _is_types(value: object) -> bool:
     names = value if isinstance(value, list) else [value]
     return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
@@ -118,6 +136,16 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
         "allOf": _SCHEMAS,
         "anyOf": _SCHEMAS,
         "oneOf": _SCHEMAS,
+        "not": _SCHEMA,
+        "if": _SCHEMA,
+        "then": _SCHEMA,
+        "else": _SCHEMA,
+        "dependentRequired": (_is_name_lists, "an object of lists of strings"),
+        "dependentSchemas": _SCHEMA_MAP,
+        "dependencies": (_is_dependencies, "an object of schemas and lists of strings"),
+        "propertyNames": _SCHEMA,
+        "unevaluatedProperties": _SCHEMA,
+        "unevaluatedItems": _SCHEMA,
         "properties": _SCHEMA_MAP,
         "patternProperties": _SCHEMA_MAP,
         "additionalProperties": _SCHEMA,

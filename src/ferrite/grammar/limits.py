@@ -20,6 +20,10 @@ MAX_COMBINED_PATTERNS = 8
 MAX_PATTERN_CHARS = 2048
 MAX_PATTERN_GROUPS = 64
 """Nested groups of a pattern"""
+MAX_EXCLUDED_CHARS = 512
+"""Of the texts that ``not`` excludes at one place: its pattern has that many alternatives, twice"""
+MAX_EXCLUSIVE_ALTERNATIVES = 8
+"""Of ``oneOf``, where they overlap: each is held against all others"""
 MAX_DIVISOR = 4096
 """Part of ``multipleOf`` that is prime to 10, all of a schema taken together: the states of its automaton"""
 MAX_LARK_BYTES = 1 << 20

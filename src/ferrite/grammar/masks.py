@@ -4,28 +4,10 @@ import logging
 import queue
 import threading
 from collections.abc import Iterable
-from typing import Protocol
 
-from ferrite.grammar.constraint import Constraint, Words
+from ferrite.grammar.constraint import Constraint, MaskTarget
 
 logger = logging.getLogger(__name__)
-
-
-class MaskTarget(Protocol):
-    """Where a mask goes: the native ``MaskSlot``, or anything like it."""
-
-    @property
-    def words(self) -> Words:
-        """The bits to write."""
-
-    def begin(self) -> None:
-        """Say that the mask is being made."""
-
-    def publish(self) -> None:
-        """Say that the mask can be read."""
-
-    def fail(self) -> None:
-        """Say that no mask will come."""
 
 
 class MaskWorkers:
@@ -66,7 +48,7 @@ class MaskWorkers:
 def _fill(constraint: Constraint, target: MaskTarget) -> None:
     filled = False
     try:
-        filled = constraint.fill_mask(target.words)
+        filled = constraint.fill(target)
     except Exception as error:
         logger.error("a mask could not be made: %s", error)
     finally:

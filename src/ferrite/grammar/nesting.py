@@ -11,6 +11,8 @@ from ferrite.grammar.limits import MAX_OUTPUT_LEVELS
 QUOTE, ESCAPE = b'"\\'
 OPENING = frozenset(b"[{")
 CLOSING = frozenset(b"]}")
+STRUCTURE = b'"\\[]{}'
+"""Every byte that changes where a text stands"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,11 @@ class Nesting:
     level: int = 0
     in_string: bool = False
     escaped: bool = False
+
+    @property
+    def is_inside(self) -> bool:
+        """The text is inside an array, an object or a string: it cannot be all of a value."""
+        return self.level > 0 or self.in_string
 
     def after(self, text: bytes) -> "Nesting":
         """Return where the text stands after more of it."""
@@ -49,7 +56,7 @@ class Nesting:
 
 
 class NestingLimit:
-    """The tokens of a vocabulary that open arrays or objects. Immutable."""
+    """What the tokens of a vocabulary do to the nesting. Immutable."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens
@@ -57,12 +64,22 @@ class NestingLimit:
         self._ids = np.nonzero(opens)[0]
         self._opens = opens[self._ids]
         self._most = int(self._opens.max(initial=0))
+        self._matters = bytes(len(token) != len(token.translate(None, STRUCTURE)) for token in tokens)
 
-    def apply(self, nesting: Nesting, words: npt.NDArray[np.uint32]) -> None:
-        """Take the tokens that would nest deeper than the limit out of a mask."""
+    def after(self, nesting: Nesting, token: int) -> Nesting:
+        """Return where a text stands after the token."""
+        if not self._matters[token] and not nesting.escaped:
+            return nesting
+        return nesting.after(self._tokens[token])
+
+    def apply(self, nesting: Nesting, words: npt.NDArray[np.uint32]) -> bool:
+        """Take the tokens that would nest deeper than the limit out of a mask; True when it had such ones."""
         if nesting.level + self._most <= MAX_OUTPUT_LEVELS:
-            return
+            return False
+        found = False
         for token in self._ids[nesting.level + self._opens > MAX_OUTPUT_LEVELS].tolist():
             bit = np.uint32(1 << token % 32)
             if words[token // 32] & bit and nesting.highest(self._tokens[token]) > MAX_OUTPUT_LEVELS:
                 words[token // 32] &= ~bit
+                found = True
+        return found

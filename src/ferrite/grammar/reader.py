@@ -10,6 +10,7 @@ from ferrite.grammar.keywords import (
     DEFINITIONS,
     FORMATS,
     NEUTRAL,
+    SINGLE_SCHEMAS,
     SUPPORTED,
     TYPES,
     expectation,
@@ -83,8 +84,6 @@ class NodeReader:
                         keyword, "a schema with an identity of its own inside another is not supported"
                     )
                 return True
-            case "if":
-                return "then" not in self._schema and "else" not in self._schema
             case "then" | "else":
                 return "if" not in self._schema
             case "minContains" | "maxContains":
@@ -105,6 +104,8 @@ class NodeReader:
                 if len(value) > MAX_PROPERTIES:
                     raise self._error(keyword, f"{len(value)} properties, the limit is {MAX_PROPERTIES}")
                 self._out[keyword] = {name: self._visit(part, keyword, name) for name, part in value.items()}
+            case "dependentSchemas", dict():
+                self._out[keyword] = {name: self._visit(part, keyword, name) for name, part in value.items()}
             case "patternProperties", dict():
                 self._out[keyword] = {
                     self._pattern(keyword, pattern): self._visit(part, keyword, pattern)
@@ -120,7 +121,19 @@ class NodeReader:
                     self._out["items"] = self._visit(rest, "additionalItems")
             case "additionalItems", _:
                 pass  # with a list of items, taken there; otherwise it says nothing
-            case (("additionalProperties" | "items"), _):
+            case "dependencies", dict():
+                if "dependentRequired" in self._schema or "dependentSchemas" in self._schema:
+                    raise self._error(keyword, "it must not stand beside the keywords that replaced it")
+                lists = {name: part for name, part in value.items() if isinstance(part, list)}
+                self._out["dependentRequired"] = lists
+                self._out["dependentSchemas"] = {
+                    name: self._visit(part, keyword, name)
+                    for name, part in value.items()
+                    if name not in lists
+                }
+            case "dependentRequired", dict():
+                self._out[keyword] = value
+            case _, dict() | bool() if keyword in SINGLE_SCHEMAS:
                 self._out[keyword] = self._visit(value, keyword)
             case "required", list():
                 self._out[keyword] = list(dict.fromkeys(value))

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from urllib.parse import unquote
 
+from ferrite.grammar.anchors import find_anchors
 from ferrite.grammar.errors import GrammarError, pointer, quoted
-from ferrite.grammar.keywords import SUPPORTED
+from ferrite.grammar.keywords import SCHEMA_LISTS, SCHEMA_MAPS, SINGLE_SCHEMAS, SUPPORTED
 from ferrite.grammar.limits import (
     MAX_DIVISOR,
     MAX_PATTERNS,
@@ -38,6 +39,8 @@ class CheckedSchema:
     """name → schema; ``$ref`` is ``#/$defs/`` and a name"""
     paths: dict[int, Path]
     """id of a node here → its place in the original"""
+    origins: dict[int, str] = field(default_factory=dict)
+    """id of a node that was made for a keyword → the keyword, which stands at the node's place"""
 
     def target(self, node: Node) -> Node | None:
         """Return what the ``$ref`` of ``node`` names, if it has one."""
@@ -69,11 +72,11 @@ def check_schema(schema: Mapping[str, object], *, strict: bool) -> CheckedSchema
 def subschemas(node: Node) -> Iterator[Node]:
     """Yield the schemas within a node of a ``CheckedSchema``; references are not followed."""
     for keyword, value in node.items():
-        if keyword in ("properties", "patternProperties") and isinstance(value, dict):
+        if keyword in SCHEMA_MAPS and isinstance(value, dict):
             yield from value.values()
-        elif keyword in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
+        elif keyword in SCHEMA_LISTS and isinstance(value, list):
             yield from value
-        elif keyword in ("additionalProperties", "items") and isinstance(value, dict):
+        elif keyword in SINGLE_SCHEMAS and isinstance(value, dict):
             yield value
 
 
@@ -103,6 +106,7 @@ class _Checker:
     n_nodes: int = 0
     n_patterns: int = 0
     divisor: int = 1
+    anchors: Mapping[str, tuple[object, Path] | None] | None = None
 
     def run(self) -> CheckedSchema:
         root = self.visit(self.document, (), 0)
@@ -183,7 +187,12 @@ class _Checker:
             raise error("is outside the document")
         fragment = unquote(fragment[1:])
         if fragment and not fragment.startswith("/"):
-            raise error("is an anchor; only JSON pointers (#/...) are supported")
+            if self.anchors is None:
+                self.anchors = find_anchors(self.document)
+            found = self.anchors.get(fragment)
+            if found is None:
+                raise error("is an anchor that the document has not, or more than once")
+            return found
         target: object = self.document
         place: list[str | int] = []
         for raw in fragment.split("/")[1:]:

@@ -11,6 +11,15 @@ from ferrite.tokenizer import Tokenizer
 SPECIAL = b"\xff"
 """The library's first byte of special tokens; no text has it, so tokens that begin with it count as empty."""
 
+TEXT = r'[^"\\\x00-\x1F\x7F]'
+"""What stands for itself in a JSON string"""
+SLICES = (r"[\x20\x0A\x0D\x09]+", *(f"{TEXT}{{1,{most}}}" for most in (4, 8, 16, 30)), f"{TEXT}+")
+"""Groups of tokens that are allowed or not as one, each a part of the next longer one.
+
+The library's own know texts up to 10 and 30 characters: with these, the masks of schemas whose strings have
+a ``maxLength`` take about a third less time, and 151,936 tokens a sixth of a second more to prepare.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -32,7 +41,8 @@ def build_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     if not tokenizer.end_ids:
         raise ValueError("the model has no token that ends a generation, so no grammar can end one")
     tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-    tree = LLTokenizer(TokenizerWrapper(_TokenBytes(tokenizer, tokens)), eos_token=sorted(tokenizer.end_ids))
+    wrapper = TokenizerWrapper(_TokenBytes(tokenizer, tokens))
+    tree = LLTokenizer(wrapper, eos_token=sorted(tokenizer.end_ids), slices=list(SLICES))
     return Vocabulary(tree, tokens, tokenizer.end_ids, NestingLimit(tokens))
 
 
