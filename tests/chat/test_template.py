@@ -48,6 +48,14 @@ def test_fallback_labels_the_roles() -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_template_is_none(text: str) -> None:
+    keys = ("tokenizer.chat_template", "tokenizer.chat_template.tool_use")
+    template = ChatTemplate.from_metadata(dict.fromkeys(keys, text), TOKENIZER)
+    assert template.is_fallback
+    assert template.render_prompt([Message("user", "hi")], now=NOW) == ["User: hi\n\nAssistant:"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -181,7 +181,14 @@ def test_a_missing_key_is_named(parts: Parts, tmp_path: Path, key: str) -> None:
 
 def test_a_template_that_is_none_is_refused(parts: Parts, tmp_path: Path) -> None:
     parts.set("tokenizer.chat_template", STRING, "{% for")
-    assert "template" in refusal(parts.write(tmp_path / "m.gguf"))
+    path = parts.write(tmp_path / "m.gguf")
+    assert refusal(path).startswith(f"{path}: tokenizer.chat_template: line 1: ")
+
+
+def test_an_unknown_splitting_rule_is_refused(parts: Parts, tmp_path: Path) -> None:
+    parts.set("tokenizer.ggml.pre", STRING, "no-such-rule")
+    path = parts.write(tmp_path / "m.gguf")
+    assert refusal(path) == f"{path}: tokenizer.ggml.pre 'no-such-rule' is not a supported pre-tokenizer rule"
 
 
 def test_an_unsupported_kind_of_file_is_named(tmp_path: Path) -> None:

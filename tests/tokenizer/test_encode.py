@@ -62,9 +62,13 @@ def test_exactly_one_bos(tokenizer: Tokenizer) -> None:
         tokens = tokenizer.encode(text, parse_special=True, add_bos=True)
         assert tokens.count(tokenizer.bos_id) == 1
         assert tokens[0] == tokenizer.bos_id
-    prompts: list[list[str | int]] = [["ab"], [tokenizer.bos_id, "ab"]]
+    assert tokenizer.encode(f"\n {bos}ab", parse_special=True, add_bos=True).count(tokenizer.bos_id) == 1
+    prompts: list[list[str | int]] = [["ab"], [tokenizer.bos_id, "ab"], ["\n", tokenizer.bos_id, "ab"]]
     for segments in prompts:
         assert tokenizer.encode_segments(segments, add_bos=True).count(tokenizer.bos_id) == 1
+    # Further behind, it is not the beginning.
+    behind = tokenizer.encode_segments(["ab", tokenizer.bos_id], add_bos=True)
+    assert behind[0] == behind[-1] == tokenizer.bos_id
     assert tokenizer.encode("", parse_special=False, add_bos=True) == [tokenizer.bos_id]
     assert tokenizer.bos_id not in tokenizer.encode("ab", parse_special=False, add_bos=False)
 

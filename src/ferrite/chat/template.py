@@ -181,7 +181,8 @@ def _text_under(metadata: TemplateMetadata, key: str) -> str | None:
     text = metadata.get(key)
     if text is not None and not isinstance(text, str):
         raise TemplateRefusedError(f"{key}: not a string")
-    return text
+    # Some converted files have an empty one, which would leave out the whole conversation.
+    return text if text and not text.isspace() else None
 
 
 def _token(tokenizer: PromptTokenizer, token: int | None) -> str:

@@ -58,9 +58,9 @@ def load_model(config: ServerConfig) -> LoadedModel:
     """
     try:
         return _load(config)
-    except (CatalogueError, GGUFError, TokenizerError, TemplateRefusedError) as error:
+    except (CatalogueError, GGUFError) as error:
         raise ModelLoadError(str(error)) from error
-    except RunnerConfigError as error:
+    except (TokenizerError, TemplateRefusedError, RunnerConfigError) as error:
         raise ModelLoadError(f"{config.model}: {error}") from error
     except OSError as error:
         raise ModelLoadError(f"{config.model}: {error.strerror or error}") from error

@@ -73,7 +73,8 @@ class Tokenizer:
 
         With ``parse_special`` the text of control tokens becomes those tokens; without it, only
         user-defined tokens are recognised. With ``add_bos`` the ids begin with one BOS if the model
-        wants it, also when the text already began with it. Raises ``TokenizerError`` for lone surrogates.
+        wants it, also when the text already began with it, behind blanks or not. Raises ``TokenizerError``
+        for lone surrogates.
         """
         markers = self.all_markers if parse_special else self.literal_markers
         return self._encode_pieces(markers.split(_checked_text(text)), add_bos=add_bos)
@@ -106,16 +107,21 @@ class Tokenizer:
         """Start the text of a new sequence; ``shown``: control tokens that give their text."""
         return Detokenizer(self, shown=shown)
 
-    def _encode_pieces(self, pieces: Iterable[str | int], *, add_bos: bool) -> list[int]:
+    def _encode_pieces(self, pieces: Sequence[str | int], *, add_bos: bool) -> list[int]:
         ids: list[int] = []
         for piece in pieces:
             if isinstance(piece, int):
                 ids.append(piece)
             else:
                 ids += self.encoder.encode(piece)
-        if add_bos and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+        if add_bos and self.add_bos and self.bos_id is not None and not self._begins_with_bos(pieces):
             ids.insert(0, self.bos_id)
         return ids
+
+    def _begins_with_bos(self, pieces: Sequence[str | int]) -> bool:
+        # Templates write it behind a line break of their own, too.
+        written = (piece for piece in pieces if isinstance(piece, int) or piece.strip())
+        return next(written, None) == self.bos_id
 
     def _checked(self, token: int) -> int:
         if not 0 <= token < len(self.vocabulary.texts):
