@@ -87,11 +87,14 @@ def test_other_methods_are_405_with_the_right_ones(
     assert error_of(answer)["code"] == "method_not_allowed"
 
 
-@pytest.mark.parametrize(("path", "method"), LATER_ROUTES.items())
-def test_routes_that_come_later_are_501_by_name(http: httpx.Client, path: str, method: str) -> None:
+@pytest.mark.parametrize(("path", "method", "name"), [(path, *route) for path, route in LATER_ROUTES.items()])
+def test_routes_that_come_later_are_501_by_name(
+    http: httpx.Client, path: str, method: str, name: str
+) -> None:
     answer = http.request(method, path, json={})
     assert answer.status_code == 501
-    assert path in (error_of(answer)["message"] or "")
+    assert error_of(answer)["message"] == f"{name} ({method} {path}) not supported yet."
+    assert error_of(answer)["code"] == "not_implemented"
     assert answer.headers["x-should-retry"] == "false"
 
 

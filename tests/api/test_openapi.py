@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from msgspec import inspect
 from starlette.routing import Route
 
 from ferrite.api import ServerConfig, ServerState
@@ -16,6 +18,7 @@ from ferrite.api.app import build_app
 from ferrite.api.errors import ApiError
 from ferrite.api.fields import CHAT_FIELDS, COMPLETION_FIELDS, RESPONSE_FIELDS, Field, Support, check_fields
 from ferrite.api.openapi import document
+from ferrite.api.responses_wire import ResponsesBody
 from ferrite.api.routes import LATER_ROUTES
 from ferrite.api.schema import BodyDecoder
 from ferrite.api.tokenize import DetokenizeBody, TokenizeTextBody
@@ -189,14 +192,12 @@ def test_what_is_read_is_as_described(http: httpx.Client, served: Document, path
 EXTRAS = {"return_token_ids": True, "metadata": {"ferrite_cache_trace": "true"}, "prompt_cache_key": "k"}
 STREAMED = {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": True}}
 TEXT_PARTS = [{"type": "text", "text": "a"}]
-NO_KIND = [{"text": "a"}]
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLED = [*MESSAGES, {"role": "assistant", "tool_calls": [CALL]}]
 ACCEPTED: list[tuple[str, str, dict[str, Any]]] = [
     ("/v1/chat/completions", "ChatBody", chat_body()),
     ("/v1/chat/completions", "ChatBody", chat_body(TEXT_PARTS, **EXTRAS, max_tokens=3, logit_bias={"5": 1})),
     ("/v1/chat/completions", "ChatBody", chat_body(**EXTRAS, **STREAMED)),
-    ("/v1/chat/completions", "ChatBody", chat_body(NO_KIND)),
     ("/v1/chat/completions", "ChatBody", {"model": MODEL_ID, "messages": CALLED}),
     ("/v1/completions", "CompletionBody", completion_body()),
     ("/v1/completions", "CompletionBody", completion_body(["a", "b"], **EXTRAS)),
@@ -212,6 +213,27 @@ ACCEPTED: list[tuple[str, str, dict[str, Any]]] = [
     ("/v1/detokenize", "DetokenizeBody", {"model": MODEL_ID, "tokens": [1, 255]}),
     ("/v1/chat/completions/render", "ChatBody", chat_body()),
 ]
+
+
+def lonely_tags(found: inspect.Type, *, chosen: bool = False) -> Iterator[str]:
+    """The structs for whose tag msgspec does not ask: it does only where it must choose among several."""
+    match found:
+        case inspect.UnionType():
+            several = sum(isinstance(each, inspect.StructType) for each in found.types) > 1
+            for each in found.types:
+                yield from lonely_tags(each, chosen=several)
+        case inspect.ListType():
+            yield from lonely_tags(found.item_type)
+        case inspect.StructType():
+            if found.tag_field is not None and not chosen:
+                yield found.cls.__name__
+            for field in found.fields:
+                yield from lonely_tags(field.type)
+
+
+@pytest.mark.parametrize("body", [ChatBody, CompletionBody, ResponsesBody, TokenizeTextBody, DetokenizeBody])
+def test_every_tag_that_is_described_as_required_is(body: type[msgspec.Struct]) -> None:
+    assert list(lonely_tags(inspect.type_info(body))) == []
 
 
 @pytest.mark.parametrize(("path", "body_type", "body"), ACCEPTED)

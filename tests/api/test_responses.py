@@ -223,9 +223,10 @@ def test_a_value_that_is_not_honoured_is_refused_by_name(http: httpx.Client, nam
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"include": ["message.output_text.logprobs", "reasoning.encrypted_content"]}, "include[1]"),
+        ({"include": ["reasoning.encrypted_content", "code_interpreter_call.outputs"]}, "include[1]"),
         ({"include": ["file_search_call.results"]}, "include[0]"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 2, "include": ["reasoning.encrypted_content"]}, "top_logprobs"),
         ({"top_logprobs": 21, "include": ["message.output_text.logprobs"]}, "top_logprobs"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
@@ -258,7 +259,7 @@ def test_harmless_extras_change_nothing(http: httpx.Client) -> None:
         "background": False,
         "truncation": "disabled",
         "metadata": {},
-        "include": [],
+        "include": ["reasoning.encrypted_content"],
         "top_logprobs": 0,
         "reasoning": {"effort": None, "mode": "standard"},
         "text": {"format": {"type": "text"}, "verbosity": "medium"},

@@ -83,7 +83,7 @@ def test_the_chunks_of_a_chat(http: httpx.Client) -> None:
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"temperature": 999999}, "temperature"),
     (CHAT, {"n": 0}, "n"),
-    (CHAT, {"logit_bias": {"9999999": 5}}, "logit_bias"),
+    (CHAT, {"logit_bias": {"9999999": 5}}, "logit_bias.9999999"),
     (COMPLETIONS, {"repetition_penalty": 0}, "repetition_penalty"),
     (COMPLETIONS, {"prompt": [9999999]}, "prompt[0]"),
     (COMPLETIONS, {"logprobs": 21}, "logprobs"),

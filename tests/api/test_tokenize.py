@@ -228,6 +228,22 @@ def test_the_rules_of_every_route_hold(path: str, body: dict[str, Any]) -> None:
             assert refusal(http, path, written) == (503, None, "not_ready")
 
 
+@pytest.mark.parametrize("path", [TOKENIZE, RENDER])
+def test_unknown_fields_are_dropped_where_they_stand(path: str) -> None:
+    with spelling_server(unknown_fields="ignore") as running, running.client() as http:
+        tool = {"type": "function", "function": {"name": "look_up", "cache": 1}, "x-hint": True}
+        message = {"role": "user", "content": [{"type": "text", "text": "Hi", "lang": "en"}], "opts": {}}
+        body = {"model": MODEL_ID, "messages": [message], "tools": [tool], "num_ctx": 1}
+        answer = http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-ferrite-ignored"] == (
+            "messages[0].content[0].lang, messages[0].opts, tools[0].function.cache, tools[0].x-hint, num_ctx"
+        )
+        assert answer.json()["count"] == post(http, path, **chat_body("Hi"))["count"]
+        # What is wrong beside them is refused all the same.
+        assert refusal(http, path, {**body, "temperature": 9}) == (400, "temperature", None)
+
+
 def test_counting_needs_no_permit() -> None:
     with gated_server(max_concurrent_inferences=1) as (running, gate):
         busy = send_raw(running, CHAT, chat_body(max_tokens=100))

@@ -308,8 +308,8 @@ LOOK_AHEAD = {"type": "string", "pattern": "^(?=.{3,9}$)[a-z]+$"}
             "tools[1].function.parameters.properties.a.items.pattern",
         ),
         (
-            [strict({"type": "object", "dependentSchemas": {"a": {"required": ["b"]}}})],
-            "tools[0].function.parameters.dependentSchemas",
+            [strict({"type": "object", "not": {"additionalProperties": False}})],
+            "tools[0].function.parameters.not",
         ),
         ([strict({"type": "array"})], "tools[0].function.parameters.type"),
         ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"),

@@ -12,11 +12,8 @@ import httpx
 import jsonschema
 import openai
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from tests.api.support import server_process
-from tests.grammar.test_random_schemas import SCHEMAS, TREE
 
 pytestmark = pytest.mark.model
 
@@ -117,45 +114,6 @@ def user(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-def test_a_loop_of_weather_and_calculator(qwen: openai.OpenAI) -> None:
-    results = {"get_weather": '{"temperature": 21, "sky": "clear"}', "calculate": "84"}
-    for question, name, answer in (
-        ("What is the weather in Paris?", "get_weather", "21"),
-        ("What is 12*7?", "calculate", "84"),
-    ):
-        messages = user(question)
-        choice = asked(qwen, messages, tools=TOOLS)
-        ((made, arguments),) = called(choice)
-        assert made == name
-        assert arguments.get("city") == "Paris" or eval_of(arguments["expression"]) == 84
-        messages += [
-            choice.message,
-            {"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": results[name]},
-        ]
-        final = asked(qwen, messages, tools=TOOLS, tool_choice="none")
-        assert answer in final.message.content
-        assert final.message.tool_calls is None
-
-
-def eval_of(expression: str) -> int:
-    left, right = re.fullmatch(r"(\d+) ?\* ?(\d+)", expression).groups()  # type: ignore[union-attr]
-    return int(left) * int(right)
-
-
-def test_choices_are_kept(qwen: openai.OpenAI) -> None:
-    hello = user("Hello, who are you?")
-    assert asked(qwen, hello, tools=TOOLS).message.tool_calls is None
-    assert called(asked(qwen, hello, tools=TOOLS, tool_choice="required"))
-    named = {"type": "function", "function": {"name": "calculate"}}
-    assert {name for name, _ in called(asked(qwen, hello, tools=TOOLS, tool_choice=named))} == {"calculate"}
-    both = user("What is the weather in Oslo, and what is 3+4?")
-    assert "get_weather" in {
-        name for name, _ in called(asked(qwen, both, tools=TOOLS, tool_choice="required"))
-    }
-    one = asked(qwen, both, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
-    assert len(called(one)) == 1
-
-
 def told(text: str) -> dict[str, Any]:
     """A request with ``text`` wherever a client can put some."""
     tool = {"type": "function", "function": {"name": "f", "description": text, "parameters": {"title": text}}}
@@ -244,32 +202,3 @@ def test_json_does_not_drown_in_blanks(smollm: openai.OpenAI) -> None:
     bound = asked(smollm, ask, response_format=form, logit_bias=blanks)
     assert json.loads(bound.message.content)["a"] in (1, 2)
     assert (bound.finish_reason, bound.message.content[-1]) == ("stop", "}")
-
-
-@settings(
-    max_examples=2, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow], database=None
-)
-@given(st.lists(SCHEMAS, min_size=STREAMS, max_size=STREAMS), st.integers(0, 2**32))
-def test_random_schemas_are_followed_at_any_temperature(
-    smollm: openai.OpenAI, schemas: list[dict[str, Any]], seed: int
-) -> None:
-    """Streamed and not, eight at a time."""
-
-    def ask(schema: dict[str, Any]) -> tuple[Any, str]:
-        form: Any = {"type": "json_schema", "json_schema": {"name": "f", "strict": True, "schema": schema}}
-        try:
-            choice = asked(
-                smollm, user("Go."), response_format=form, temperature=1.5, seed=seed, max_tokens=300
-            )
-        except openai.BadRequestError as error:
-            return error.param, "refused"
-        return choice.message.content, choice.finish_reason
-
-    schemas = [{**schema, "$defs": {"Tree": TREE}} for schema in schemas]
-    with ThreadPoolExecutor(STREAMS) as pool:
-        answers = list(pool.map(ask, schemas))
-    for schema, (answer, outcome) in zip(schemas, answers, strict=True):
-        if outcome == "refused":
-            assert answer.startswith("response_format.json_schema.schema")
-        elif outcome == "stop":
-            jsonschema.Draft202012Validator(schema).validate(json.loads(answer))

@@ -58,13 +58,6 @@ BAD_NUMBERS = [
     ("max_tokens", "1e400"),
     ("n", "0"),
     ("n", "true"),
-    ("logit_bias", '{"9999999": 5}'),
-    ("logit_bias", '{"256": 5}'),
-    ("logit_bias", '{"AI": -100}'),
-    ("logit_bias", '{"-1": 1}'),
-    ("logit_bias", '{"05": 1}'),
-    ("logit_bias", '{"5": 101}'),
-    ("logit_bias", '{"5": "a"}'),
     ("stop", '""'),
     ("stop", '["a", "b", "c", "d", "e"]'),
     ("stream", '"yes"'),
@@ -80,6 +73,107 @@ def test_a_bad_value_is_a_400_that_names_the_field(
     body = chat_body() if path == CHAT else completion_body()
     written = json.dumps(body)[:-1] + f', "{name}": {value}}}'
     assert refusal(http, path, written.encode())["param"] == name
+
+
+BAD_ENTRIES = [
+    ("logit_bias", "9999999", "5"),
+    ("logit_bias", "256", "5"),
+    ("logit_bias", "AI", "-100"),
+    ("logit_bias", "-1", "1"),
+    ("logit_bias", "05", "1"),
+    ("logit_bias", "5", "101"),
+    ("logit_bias", "5", '"a"'),
+    ("logit_bias", "5", "1e400"),
+    ("metadata", "run", "3"),
+    ("metadata", "a.b[0]`c", "null"),
+    ("metadata", "", "1.0"),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), BAD_ENTRIES)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_a_bad_entry_of_a_map_is_named(
+    http: httpx.Client, path: str, name: str, key: str, value: str
+) -> None:
+    good = {"logit_bias": '"1": 1, "2": 2', "metadata": '"1": "a", "2": "b"'}[name]
+    body = chat_body() if path == CHAT else completion_body()
+    for entries in (f"{json.dumps(key)}: {value}, {good}", f"{good}, {json.dumps(key)}: {value}"):
+        written = json.dumps(body)[:-1] + f', "{name}": {{{entries}}}}}'
+        assert refusal(http, path, written.encode())["param"] == f"{name}.{key}"
+
+
+def test_a_huge_map_is_named_as_a_whole(http: httpx.Client) -> None:
+    biases = {**{str(token): 1 for token in range(5000)}, "x": "a"}
+    assert refusal(http, CHAT, chat_body(logit_bias=biases))["param"] == "logit_bias"
+
+
+@pytest.mark.parametrize("levels", [1, 300, 700, 5000])
+def test_a_number_out_of_range_is_found_at_any_depth(http: httpx.Client, levels: int) -> None:
+    nested = "[" * levels + "1e400" + "]" * levels
+    tool = f'{{"type": "function", "function": {{"name": "f", "parameters": {{"a": {nested}}}}}}}'
+    error = refusal(http, CHAT, (json.dumps(chat_body())[:-1] + f', "tools": [{tool}]}}').encode())
+    if error["code"] == "invalid_json":
+        assert levels > 300
+    else:
+        assert error["param"] == "tools[0].function.parameters.a" + "[0]" * levels
+
+
+def test_whole_numbers_may_have_a_fraction_of_zero(http: httpx.Client, server: Running) -> None:
+    """JSON has one kind of number, and JSON Schema calls 3.0 an integer."""
+    fields = '"max_tokens": 3.0, "seed": -7.0, "top_k": 4e1, "n": 1.0, "logprobs": 2.0'
+    answer = http.post(
+        COMPLETIONS,
+        content=f'{{"model": "{MODEL_ID}", "prompt": [65.0, 66, 6.7e1], {fields}}}'.encode(),
+        headers={"content-type": "application/json"},
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 3
+    sampler = server.runner.samplers[-1]
+    assert (sampler.prompt, sampler.params.seed, sampler.params.top_k) == ((65, 66, 67), -7, 40)
+
+
+@pytest.mark.parametrize("first", ["1", "null", '"a"'])
+def test_the_last_of_two_equal_keys_counts(http: httpx.Client, first: str) -> None:
+    body = json.dumps(completion_body())[:-1] + f', "max_tokens": {first}, "max_tokens": 3}}'
+    answer = http.post(COMPLETIONS, content=body, headers={"content-type": "application/json"})
+    assert answer.json()["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("written", ["3.5", "1e-3", "9007199254740993.0", "1e19", "-1.0", "true"])
+def test_other_fractions_are_no_whole_numbers(http: httpx.Client, written: str) -> None:
+    body = json.dumps(completion_body())[:-1] + f', "max_tokens": {written}}}'
+    assert refusal(http, COMPLETIONS, body.encode())["param"] == "max_tokens"
+
+
+CALL = {"name": "f", "arguments": "{}"}
+MISSING_TYPES: list[tuple[dict[str, Any], str]] = [
+    ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "assistant", "content": [{"text": "a"}]}]}, "messages[0].content[0].type"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": CALL}]}]},
+        "messages[0].tool_calls[0].type",
+    ),
+    ({"tools": [{"function": {"name": "f"}}]}, "tools[0].type"),
+    ({"tool_choice": {"function": {"name": "f"}}}, "tool_choice.type"),
+    (
+        {
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "f"}}]},
+            }
+        },
+        "tool_choice.allowed_tools.tools[0].type",
+    ),
+    ({"response_format": {}}, "response_format.type"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), MISSING_TYPES)
+def test_a_type_is_required_as_the_client_has_it(
+    http: httpx.Client, fields: dict[str, Any], param: str
+) -> None:
+    error = refusal(http, CHAT, {**chat_body(), **fields})
+    assert (error["param"], error["code"]) == (param, "missing_field")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])

@@ -16,6 +16,7 @@ from ferrite.api.structured import json_form
 from ferrite.api.template_options import template_options
 from ferrite.api.tools import Tools, answer_rules, read_tools
 from ferrite.api.wire import (
+    AnswerTextPart,
     AssistantMessage,
     ChatBody,
     DeveloperMessage,
@@ -83,10 +84,10 @@ def _message(written: WireMessage, at: str) -> Message:
             return Message("user", content, name=written.name)
 
 
-def _text(content: str | list[TextPart] | list[TextPart | RefusalPart] | None) -> str | None:
+def _text(content: str | list[TextPart] | list[AnswerTextPart | RefusalPart] | None) -> str | None:
     if content is None or isinstance(content, str):
         return content
-    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in content)
 
 
 def _calls(written: AssistantMessage, at: str) -> list[ToolCall]:

@@ -141,6 +141,9 @@ class GenerationEndpoint(Generic[BodyT]):
         except Exception as error:
             answer = self._answer_of(error, context)
             context.log_fields["error"] = answer.body.code
+            if answer.status == 429 and not isinstance(error, EngineBusy):
+                # The engine counts its own.
+                self._services.turned_away.count += 1
             cancelled = isinstance(error, TimeoutError)
             if record is None or not record.end(cancelled=cancelled, error=answer.body.code):
                 self._services.refused[answer.status] += 1

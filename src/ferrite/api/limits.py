@@ -123,6 +123,6 @@ def _logit_bias(written: dict[str, float], vocab_size: int) -> tuple[tuple[int, 
         if not _TOKEN_ID.fullmatch(key) or int(key) >= vocab_size:
             raise invalid(
                 f"`logit_bias`: {key[:32]!r} is not a token id of this model (0 to {vocab_size - 1}).",
-                "logit_bias",
+                f"logit_bias.{key}",
             )
     return tuple((int(key), float(bias)) for key, bias in written.items())

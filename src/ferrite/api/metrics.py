@@ -13,6 +13,7 @@ from prometheus_client.utils import floatToGoString
 
 from ferrite.api.memory import resident_bytes
 from ferrite.api.services import Services
+from ferrite.api.stats import batcher_snapshot
 from ferrite.telemetry import HistogramSnapshot
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -149,7 +150,7 @@ def _serving(services: Services) -> Iterator[Metric]:
 
 def _engine(services: Services) -> Iterator[Metric]:
     engine = None if services.state.model is None else services.state.model.engine
-    batcher = None if engine is None else engine.batcher()
+    batcher = batcher_snapshot(services)
     prefix = None if engine is None else engine.prefix_stats()
     meters = None if engine is None else engine.meters
     now = services.clock()

@@ -31,7 +31,6 @@ _REFUSALS: Mapping[int, str] = MappingProxyType(
         429: "The server is full; the same request may succeed later.",
         431: "The head of the request is too large.",
         500: "The server failed.",
-        501: "A field is recognised and its value not supported yet.",
         503: "The server has no model, is going down, or its engine failed.",
         504: "The request took longer than --request-timeout-ms.",
     }

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import inspect
 
 from ferrite.api import chat_reply, completion_reply
 from ferrite.api.answers import Answer, ChatChoice, ChatChunkChoice, CompletionChoice
@@ -81,14 +80,9 @@ def build_schemas(config: ServerConfig, vocab_size: int | None) -> Schemas:
     completion["properties"]["prompt"] = _completion_prompt(token)
     detokenize = _resolved(components, references[DetokenizeBody.__name__])
     detokenize["properties"]["tokens"] = {"type": "array", "items": token}
-    tags: dict[str, str] = {}
-    for body in _BODIES:
-        _find_needless_tags(inspect.type_info(body), tags)
     for component in components.values():
         if component.get("title") == AssistantMessage.__name__:
             component["anyOf"] = _SAID
-        if component.get("title") in tags:
-            component["required"].remove(tags[component["title"]])
     for name, choice, kind in (
         ("ChatCompletion", ChatChoice, chat_reply.WHOLE_OBJECT),
         ("ChatCompletionChunk", ChatChunkChoice, chat_reply.CHUNK_OBJECT),
@@ -105,25 +99,6 @@ def build_schemas(config: ServerConfig, vocab_size: int | None) -> Schemas:
         if "description" in schema:
             schema["description"] = schema["description"].replace("``", "`")
     return Schemas(components, references)
-
-
-def _find_needless_tags(found: inspect.Type, tags: dict[str, str], *, chosen: bool = False) -> None:
-    """Add structs whose tag may be left out: msgspec asks for it only where it must choose among several.
-
-    ``chosen``: the tag has chosen ``found``. ``tags``: name of a struct → its tag field.
-    """
-    match found:
-        case inspect.UnionType():
-            several = sum(isinstance(each, inspect.StructType) for each in found.types) > 1
-            for each in found.types:
-                _find_needless_tags(each, tags, chosen=several)
-        case inspect.ListType():
-            _find_needless_tags(found.item_type, tags)
-        case inspect.StructType():
-            if found.tag_field is not None and not chosen:
-                tags[found.cls.__name__] = found.tag_field
-            for field in found.fields:
-                _find_needless_tags(field.type, tags)
 
 
 def _narrow(properties: Schema, fields: Mapping[str, Field], config: ServerConfig) -> None:

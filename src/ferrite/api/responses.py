@@ -26,16 +26,23 @@ from ferrite.sampling import SamplingParams
 
 LOGPROBS = "message.output_text.logprobs"
 """The value of ``include`` that asks for log-probabilities."""
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+"""The value by which clients that keep the conversation ask for reasoning that they can send back.
+
+The official client's tool runner always does. Ours comes as plain text, which goes back as it is.
+"""
 
 
 def check(body: ResponsesBody) -> None:
     """Raise 400 for what the types cannot say."""
     for index, asked in enumerate(body.include or []):
-        if asked != LOGPROBS:
+        if asked not in (LOGPROBS, ENCRYPTED_REASONING):
             raise invalid(
-                f"`include` is not supported beyond {LOGPROBS!r}.", f"include[{index}]", "unsupported_value"
+                f"`include` is not supported beyond {LOGPROBS!r} and {ENCRYPTED_REASONING!r}.",
+                f"include[{index}]",
+                "unsupported_value",
             )
-    if body.top_logprobs and not body.include:
+    if body.top_logprobs and LOGPROBS not in (body.include or []):
         raise invalid(f"`top_logprobs` needs `include` with {LOGPROBS!r}.", "top_logprobs")
     if body.stream_options is not None and body.stream_options.include_usage is False:
         param = "stream_options.include_usage"
@@ -140,7 +147,7 @@ def _response(body: ResponsesBody, options: ReplyOptions, tools: Tools) -> Respo
 
 def logprobs(body: ResponsesBody) -> int | None:
     """Return how many likeliest tokens to tell of beside each token; None to tell nothing."""
-    return (body.top_logprobs or 0) if body.include else None
+    return (body.top_logprobs or 0) if LOGPROBS in (body.include or []) else None
 
 
 def stops(body: ResponsesBody, model: LoadedModel) -> tuple[str, ...]:

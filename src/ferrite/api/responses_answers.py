@@ -55,6 +55,7 @@ class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
     status: ItemStatus
     content: list[ReasoningText] = []
     summary: list[Any] = []
+    encrypted_content: None = None
 
 
 Item = MessageItem | FunctionCallItem | ReasoningItem

@@ -14,6 +14,7 @@ from ferrite.api.responses_wire import (
     Part,
     ReasoningTextPart,
     ResponsesBody,
+    ResultTextPart,
 )
 from ferrite.api.wire import RefusalPart
 from ferrite.chat import Message, ToolCall
@@ -141,7 +142,7 @@ class _Conversation:
         if self._reasoning:
             self._append_turn(Message("assistant", ""))
 
-    def _text(self, content: str | Sequence[Part], role: str, at: str) -> str:
+    def _text(self, content: str | Sequence[Part | ResultTextPart], role: str, at: str) -> str:
         if not isinstance(content, str):
             if not content:
                 raise invalid(f"`{at}` must not be empty.", at)
@@ -163,9 +164,9 @@ def _check_fields(item: InputItem, kind: str, at: str) -> None:
             raise invalid(f"An item of the type {kind!r} has no `{name}`.", f"{at}.{name}", "unknown_field")
 
 
-def _part_text(part: Part, role: str, at: str) -> str:
+def _part_text(part: Part | ResultTextPart, role: str, at: str) -> str:
     match part:
-        case InputTextPart():
+        case InputTextPart() | ResultTextPart():
             is_right = role != "reasoning"
         case OutputTextPart() | RefusalPart():
             is_right = role == "assistant"

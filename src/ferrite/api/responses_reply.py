@@ -1,8 +1,9 @@
 """The response and the events of ``/v1/responses``, built from the events of one generation."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -46,14 +47,26 @@ from ferrite.engine.events import Event, Finished, Usage
 from ferrite.engine.text import Detokenizer
 from ferrite.toolcalls import AnswerEvent, CallArguments, CallEnd, CallStart, Reasoning, Text
 
+EventT = TypeVar("EventT", bound=ResponseEvent)
+
 
 @dataclass(slots=True)
 class _Open:
     """The item that is being written. ``item`` is what it began as, which may still wait to be encoded."""
 
     item: Item
+    index: int
+    """Its place in the output."""
     pieces: list[str] = field(default_factory=list)
     logprobs: list[ChatTokenLogprob] = field(default_factory=list)
+
+    def event(self, make: Callable[..., EventT], **fields: Any) -> EventT:
+        """Return an event about the item."""
+        return make(item_id=self.item.id, output_index=self.index, **fields)
+
+    def part_event(self, make: Callable[..., EventT], **fields: Any) -> EventT:
+        """Return an event about the one part of a message or of reasoning."""
+        return self.event(make, content_index=0, **fields)
 
 
 class ResponsesBuilder:
@@ -170,9 +183,9 @@ class ResponsesBuilder:
     def _take(self, part: AnswerEvent) -> list[ResponseEvent]:
         match part:
             case Text(delta):
-                return [*self._begin_text(), *self._add_text(delta)]
+                return [*self._continue(MessageItem, "msg"), *self._add_text(delta)]
             case Reasoning(delta):
-                return [*self._begin_reasoning(), *self._add_text(delta)]
+                return [*self._continue(ReasoningItem, "rs"), *self._add_text(delta)]
             case CallStart(_, call_id, name):
                 item = FunctionCallItem(self._item_id("fc"), "in_progress", call_id, name)
                 return [*self._end("completed"), *self._begin(item)]
@@ -181,80 +194,69 @@ class ResponsesBuilder:
             case CallEnd(_, is_complete):
                 return self._end("completed" if is_complete else "incomplete")
 
-    def _begin_text(self) -> list[ResponseEvent]:
-        if self._open is not None and isinstance(self._open.item, MessageItem):
+    def _continue(self, kind: type[MessageItem] | type[ReasoningItem], prefix: str) -> list[ResponseEvent]:
+        """Begin an item of this kind unless one is being written."""
+        if self._open is not None and isinstance(self._open.item, kind):
             return []
         done = self._end("completed")
-        return [*done, *self._begin(MessageItem(self._item_id("msg"), "in_progress"))]
-
-    def _begin_reasoning(self) -> list[ResponseEvent]:
-        if self._open is not None and isinstance(self._open.item, ReasoningItem):
-            return []
-        done = self._end("completed")
-        return [*done, *self._begin(ReasoningItem(self._item_id("rs"), "in_progress"))]
+        return [*done, *self._begin(kind(self._item_id(prefix), "in_progress"))]
 
     def _begin(self, item: Item) -> list[ResponseEvent]:
-        self._open = _Open(item)
-        at = len(self._output)
-        events: list[ResponseEvent] = [ItemAddedEvent(output_index=at, item=item)]
+        self._open = opened = _Open(item, len(self._output))
+        events: list[ResponseEvent] = [ItemAddedEvent(output_index=opened.index, item=item)]
         if not isinstance(item, FunctionCallItem):
             part = OutputText("") if isinstance(item, MessageItem) else ReasoningText("")
-            events.append(PartAddedEvent(item_id=item.id, output_index=at, content_index=0, part=part))
+            events.append(opened.part_event(PartAddedEvent, part=part))
         return events
 
     def _add_text(self, delta: str) -> list[ResponseEvent]:
-        if self._open is None:
+        opened = self._open
+        if opened is None:
             return []
-        self._open.pieces.append(delta)
-        item, at = self._open.item, len(self._output)
+        opened.pieces.append(delta)
         event: TextDeltaEvent | ReasoningDeltaEvent | ArgumentsDeltaEvent
-        match item:
+        match opened.item:
             case MessageItem():
                 logprobs = chat_logprobs(self._unclaimed, self._token_bytes).content
                 self._unclaimed.clear()
-                self._open.logprobs += logprobs
-                event = TextDeltaEvent(
-                    item_id=item.id, output_index=at, content_index=0, delta=delta, logprobs=logprobs
-                )
+                opened.logprobs += logprobs
+                event = opened.part_event(TextDeltaEvent, delta=delta, logprobs=logprobs)
             case ReasoningItem():
-                event = ReasoningDeltaEvent(item_id=item.id, output_index=at, content_index=0, delta=delta)
+                event = opened.part_event(ReasoningDeltaEvent, delta=delta)
             case FunctionCallItem():
-                event = ArgumentsDeltaEvent(item_id=item.id, output_index=at, delta=delta)
+                event = opened.event(ArgumentsDeltaEvent, delta=delta)
         if self._options.include_obfuscation:
             event.obfuscation = obfuscation(delta)
         return [event]
 
     def _end(self, status: ItemStatus) -> list[ResponseEvent]:
         """End the item that is being written, if there is one."""
-        if self._open is None:
+        opened, self._open = self._open, None
+        if opened is None:
             return []
-        begun, at, text = self._open.item, len(self._output), "".join(self._open.pieces)
-        events: list[ResponseEvent]
+        text = "".join(opened.pieces)
         done: Item
         part: OutputText | ReasoningText
-        match begun:
+        match opened.item:
             case MessageItem(id=item_id):
-                part = OutputText(text, logprobs=self._open.logprobs)
+                part = OutputText(text, logprobs=opened.logprobs)
                 done = MessageItem(item_id, status, [part])
-                events = [
-                    TextDoneEvent(
-                        item_id=item_id, output_index=at, content_index=0, text=text, logprobs=part.logprobs
-                    ),
-                    PartDoneEvent(item_id=item_id, output_index=at, content_index=0, part=part),
+                events: list[ResponseEvent] = [
+                    opened.part_event(TextDoneEvent, text=text, logprobs=part.logprobs),
+                    opened.part_event(PartDoneEvent, part=part),
                 ]
             case ReasoningItem(id=item_id):
                 part = ReasoningText(text)
                 done = ReasoningItem(item_id, status, [part])
                 events = [
-                    ReasoningDoneEvent(item_id=item_id, output_index=at, content_index=0, text=text),
-                    PartDoneEvent(item_id=item_id, output_index=at, content_index=0, part=part),
+                    opened.part_event(ReasoningDoneEvent, text=text),
+                    opened.part_event(PartDoneEvent, part=part),
                 ]
-            case FunctionCallItem(id=item_id, name=name):
+            case FunctionCallItem(name=name) as begun:
                 done = structs.replace(begun, status=status, arguments=text)
-                events = [ArgumentsDoneEvent(item_id=item_id, output_index=at, name=name, arguments=text)]
+                events = [opened.event(ArgumentsDoneEvent, name=name, arguments=text)]
         self._output.append(done)
-        self._open = None
-        return [*events, ItemDoneEvent(output_index=at, item=done)]
+        return [*events, ItemDoneEvent(output_index=opened.index, item=done)]
 
     def _item_id(self, prefix: str) -> str:
         return f"{prefix}_{self._options.unique}{len(self._output):02}"

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from ferrite.api.errors import invalid
 from ferrite.api.responses_wire import FlatJsonSchemaFormat, ResponsesBody
 from ferrite.api.structured import JsonForm
@@ -24,10 +26,13 @@ def tools_of(body: ResponsesBody) -> Tools:
     for index, tool in enumerate(body.tools or []):
         if not _is_function(tool):
             at = f"tools[{index}].type"
-            hint = "--unknown-fields ignore drops others"
-            raise invalid(f"`{at}`: only functions are supported ({hint}).", at, "unsupported_value")
+            hint = "only functions are supported (--unknown-fields ignore drops others)"
+            if "type" not in tool:
+                raise invalid(f"`{at}` is required; {hint}.", at, "missing_field")
+            raise invalid(f"`{at}`: {hint}.", at, "unsupported_value")
     tools = [_without_neutral(tool) for tool in body.tools or []]
-    return read_tools(tools, body.tool_choice, parallel=body.parallel_tool_calls, flat=True)
+    choice = msgspec.to_builtins(body.tool_choice)
+    return read_tools(tools, choice, parallel=body.parallel_tool_calls, flat=True)
 
 
 def drop_foreign(body: ResponsesBody) -> list[str]:

@@ -39,6 +39,14 @@ class InputTextPart(Wire, tag_field="type", tag="input_text"):
     prompt_cache_breakpoint: None = None
 
 
+class ResultTextPart(Wire):
+    """A piece of the result of a call."""
+
+    type: Literal["input_text"]
+    text: str
+    prompt_cache_breakpoint: None = None
+
+
 class OutputTextPart(Wire, tag_field="type", tag="output_text"):
     """A piece of an earlier answer."""
 
@@ -54,9 +62,10 @@ class ReasoningTextPart(Wire, tag_field="type", tag="reasoning_text"):
     text: str
 
 
-class SummaryTextPart(Wire, tag_field="type", tag="summary_text"):
+class SummaryTextPart(Wire):
     """A piece of a summary of reasoning."""
 
+    type: Literal["summary_text"]
     text: str
 
 
@@ -75,7 +84,7 @@ class InputItem(Wire, kw_only=True):
     call_id: _CallId | None = None
     name: _FunctionName | None = None
     arguments: Annotated[str, Meta(max_length=65536)] | None = None
-    output: str | Annotated[list[InputTextPart], Meta(max_length=MAX_PARTS)] | None = None
+    output: str | Annotated[list[ResultTextPart], Meta(max_length=MAX_PARTS)] | None = None
     summary: Annotated[list[SummaryTextPart], Meta(max_length=MAX_PARTS)] | None = None
     encrypted_content: None = None
     caller: None = None
@@ -108,6 +117,29 @@ class ReasoningOptions(Wire):
     context: Literal["auto"] | None = None
 
 
+class NamedFlatToolChoice(Wire, tag_field="type", tag="function"):
+    """A call of this function."""
+
+    name: str
+
+
+class AllowedFlatTool(Wire):
+    """One of the functions that may be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class AllowedFlatToolsChoice(Wire, tag_field="type", tag="allowed_tools"):
+    """Some of the declared functions."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedFlatTool], Meta(min_length=1)]
+
+
+FlatToolChoice = Literal["none", "auto", "required"] | NamedFlatToolChoice | AllowedFlatToolsChoice
+
+
 class ResponsesBody(GenerationBody, kw_only=True):
     """``POST /v1/responses``."""
 
@@ -116,7 +148,7 @@ class ResponsesBody(GenerationBody, kw_only=True):
     max_output_tokens: Budget | None = None
     text: TextOptions | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: FlatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     include: list[str] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None

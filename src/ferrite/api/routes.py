@@ -20,15 +20,15 @@ from ferrite.api.tokenize import TokenEndpoint
 
 Handler = Callable[[Scope], Awaitable[Response]]
 
-LATER_ROUTES: Mapping[str, str] = MappingProxyType(
+LATER_ROUTES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "/": "GET",
-        "/v1/embeddings": "POST",
-        "/v1/messages": "POST",
-        "/v1/messages/count_tokens": "POST",
+        "/": ("GET", "A page about the server is"),
+        "/v1/embeddings": ("POST", "Embeddings are"),
+        "/v1/messages": ("POST", "Anthropic's messages are"),
+        "/v1/messages/count_tokens": ("POST", "Anthropic's token counts are"),
     }
 )
-"""Routes that are part of the product and answer 501 until they are built, with their method."""
+"""Routes that are part of the product and answer 501 until they are built: method, and what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,8 @@ def build_routes(services: Services) -> list[Route]:
         return Response(api_document, media_type="application/json")
 
     async def later(scope: Scope) -> Response:
-        raise not_implemented(f"{scope['path']} is not supported yet.")
+        path = scope["path"]
+        raise not_implemented(f"{LATER_ROUTES[path][1]} ({scope['method']} {path}) not supported yet.")
 
     apps: list[tuple[str, str, ASGIApp]] = [
         ("/health", "GET", _answering(health)),
@@ -98,7 +99,7 @@ def build_routes(services: Services) -> list[Route]:
         ("/v1/tokenize", "POST", TokenEndpoint(tokenize.TOKENIZE, services)),
         ("/v1/detokenize", "POST", TokenEndpoint(tokenize.DETOKENIZE, services)),
         ("/v1/chat/completions/render", "POST", TokenEndpoint(tokenize.RENDER, services)),
-        *((path, method, _answering(later)) for path, method in LATER_ROUTES.items()),
+        *((path, method, _answering(later)) for path, (method, _) in LATER_ROUTES.items()),
     ]
     return [
         Route(path, endpoint=Guarded(app, config.api_key), methods=[method]) for path, method, app in apps

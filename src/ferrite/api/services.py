@@ -39,6 +39,13 @@ class Preparation:
             self._free += 1
 
 
+@dataclass(slots=True)
+class TurnedAway:
+    """Generation requests that were refused for want of a place before the engine saw them."""
+
+    count: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Made once per server, before its routes."""
@@ -54,6 +61,7 @@ class Services:
     """Of generation requests; written on the event loop only."""
     refused: Counter[int] = field(default_factory=Counter)
     """Generation requests that the engine never took, by the status of their answer."""
+    turned_away: TurnedAway = field(default_factory=TurnedAway)
     clock: Callable[[], float] = time.monotonic
     """Reads seconds; the engine's clock too."""
     started: float = field(default_factory=time.monotonic)

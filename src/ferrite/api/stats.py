@@ -3,6 +3,7 @@
 A value that nothing has measured is null, also all that only a loaded model has.
 """
 
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -115,11 +116,20 @@ def admin_stats(services: Services) -> AdminStats:
     """Return the engine's counters, the state of the ring and of the prefix cache, and the memory ceiling."""
     model = services.state.model
     return AdminStats(
-        batcher=None if model is None else model.engine.batcher(),
+        batcher=batcher_snapshot(services),
         requests=_ring_summary(services.serving.ring),
         prefix_cache=_prefix_stats(model),
         memory=AdminMemory(None if model is None else memory_answer(model.memory), resident_bytes()),
     )
+
+
+def batcher_snapshot(services: Services) -> BatcherSnapshot | None:
+    """Return the engine's counters; what was refused on the way to its queue counts as refused by it."""
+    model = services.state.model
+    if model is None:
+        return None
+    snapshot = model.engine.batcher()
+    return replace(snapshot, queue_rejected=snapshot.queue_rejected + services.turned_away.count)
 
 
 def serving_stats(services: Services) -> ServingAnswer:

@@ -105,8 +105,10 @@ class Form(Generic[BodyT]):
     """One kind of body that a route takes."""
 
     body_type: type[BodyT]
-    check: Callable[[BodyT, ServerConfig], None]
-    """Raises 400 or 501 for what the types of the body cannot say."""
+    check: Callable[[BodyT], None]
+    """Raises 400 for what the types of the body cannot say."""
+    check_limits: Callable[[BodyT, ServerConfig], object]
+    """Raises 400 for a body that asks for more than this server gives."""
     answer: Callable[[BodyT, LoadedModel], msgspec.Struct]
     """Does the work, in a worker thread; raises 400."""
 
@@ -155,8 +157,9 @@ class TokenEndpoint:
         form = self._forms[field]
         body, dropped = self._decoders[field].decode(data)
         report_dropped(context, dropped)
-        form.check(body, self._config)
+        form.check(body)
         check_model(body.model, self._config.model_id)
+        form.check_limits(body, self._config)
         model = self._services.state.ready_model()
         return lambda: msgspec.json.encode(form.answer(body, model))
 
@@ -184,18 +187,15 @@ async def _reply(work: Work, workers: Executor, scope: Scope, receive: Receive, 
     await Response(answer, media_type="application/json")(scope, receive, send)
 
 
-def _no_check(_: object, __: ServerConfig) -> None:
+def _no_check(*_: object) -> None:
     """The types of the body say everything."""
 
 
-def _check_chat(body: ChatBody, config: ServerConfig) -> None:
-    """Refuse what the chat route refuses, but for what does not fit into the context."""
-    chat.ROUTE.check_body(body)
-    chat.ROUTE.check_limits(body, config)
+def _check_text(body: TokenizeTextBody, _: ServerConfig) -> None:
+    _check_length(len(body.prompt), "prompt")
 
 
 def _tokenize_text(body: TokenizeTextBody, model: LoadedModel) -> TokenizeAnswer:
-    _check_length(len(body.prompt), "prompt")
     parse_special, add_bos = body.parse_special is not False, body.add_special_tokens is not False
     tokens = model.tokenizer.encode(body.prompt, parse_special=parse_special, add_bos=add_bos)
     return _counted(tokens, "prompt", model, with_pieces=body.with_pieces is True)
@@ -265,9 +265,11 @@ def _counted(tokens: list[int], param: str, model: LoadedModel, *, with_pieces: 
 
 TOKENIZE: Forms = MappingProxyType(
     {
-        "prompt": Form(TokenizeTextBody, _no_check, _tokenize_text),
-        "messages": Form(TokenizeChatBody, _check_chat, _tokenize_chat),
+        "prompt": Form(TokenizeTextBody, _no_check, _check_text, _tokenize_text),
+        "messages": Form(TokenizeChatBody, chat.ROUTE.check_body, chat.ROUTE.check_limits, _tokenize_chat),
     }
 )
-DETOKENIZE: Forms = MappingProxyType({"tokens": Form(DetokenizeBody, _no_check, _detokenize)})
-RENDER: Forms = MappingProxyType({"messages": Form(ChatBody, _check_chat, _render)})
+DETOKENIZE: Forms = MappingProxyType({"tokens": Form(DetokenizeBody, _no_check, _no_check, _detokenize)})
+RENDER: Forms = MappingProxyType(
+    {"messages": Form(ChatBody, chat.ROUTE.check_body, chat.ROUTE.check_limits, _render)}
+)

@@ -37,8 +37,19 @@ class Wire(msgspec.Struct, forbid_unknown_fields=True):
     """A JSON object of a request; a field it does not name is an error."""
 
 
-class TextPart(Wire, tag_field="type", tag="text"):
-    """A piece of text."""
+class TextPart(Wire):
+    """A piece of text.
+
+    msgspec does not ask for the tag of a struct that stands alone, so ``type`` is a field where it does.
+    """
+
+    type: Literal["text"]
+    text: str
+    prompt_cache_breakpoint: None = None
+
+
+class AnswerTextPart(Wire, tag_field="type", tag="text"):
+    """A piece of the text of an earlier answer."""
 
     text: str
     prompt_cache_breakpoint: None = None
@@ -79,11 +90,14 @@ class FunctionCall(Wire):
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     arguments: Annotated[str, Meta(max_length=65536)]
+    parsed_arguments: Any = None
+    """What the official client made of the arguments; and sends back with the call; not read."""
 
 
-class ToolCall(Wire, tag_field="type", tag="function"):
+class ToolCall(Wire):
     """One call that an assistant turn of the history made."""
 
+    type: Literal["function"]
     id: Annotated[str, Meta(min_length=1, max_length=512)]
     function: FunctionCall
     index: int | None = None
@@ -92,12 +106,14 @@ class ToolCall(Wire, tag_field="type", tag="function"):
 class AssistantMessage(Wire, tag_field="role", tag="assistant"):
     """An earlier answer, as clients keep it: with calls, or with fields that are null."""
 
-    content: str | Annotated[list[TextPart | RefusalPart], Meta(min_length=1)] | None = None
+    content: str | Annotated[list[AnswerTextPart | RefusalPart], Meta(min_length=1)] | None = None
     name: Label | None = None
     refusal: str | None = None
     tool_calls: Annotated[list[ToolCall], Meta(max_length=16)] | None = None
     function_call: FunctionCall | None = None
     reasoning_content: str | None = None
+    parsed: Any = None
+    """What the official client made of the content, and sends back with it; not read."""
     audio: None = None
     annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
 
@@ -155,9 +171,10 @@ class FunctionDefinition(Wire):
     strict: bool | None = None
 
 
-class FunctionTool(Wire, tag_field="type", tag="function"):
+class FunctionTool(Wire):
     """A tool: only functions are supported."""
 
+    type: Literal["function"]
     function: FunctionDefinition
 
 
@@ -173,11 +190,18 @@ class NamedToolChoice(Wire, tag_field="type", tag="function"):
     function: ChosenFunction
 
 
+class AllowedTool(Wire):
+    """One of the functions that may be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
 class AllowedTools(Wire):
     """Calls of these functions only."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedToolChoice], Meta(min_length=1)]
+    tools: Annotated[list[AllowedTool], Meta(min_length=1)]
 
 
 class AllowedToolsChoice(Wire, tag_field="type", tag="allowed_tools"):
