@@ -1,15 +1,18 @@
 """LangChain's OpenAI models."""
 
 import asyncio
+import functools
+import operator
 from typing import Any
 
 import pytest
 
+from tests.api.scripted import Scripted
 from tests.api.support import MODEL_ID, Running, ServerProcess
-from tests.clients.support import API_KEY, QUESTION, TEXT
+from tests.clients.support import API_KEY, QUESTION, TEXT, Sum, Weather, call
 
 langchain_openai = pytest.importorskip(
-    "langchain_openai", reason="langchain-openai is not installed (dependency group clients)"
+    "langchain_openai", reason="langchain-openai is not installed (dependency group langchain)"
 )
 
 
@@ -43,6 +46,37 @@ def test_sampling_options_reach_the_server(scripted: Running) -> None:
     assert answer.content == "Hello, "
     params = scripted.runner.samplers[-1].params
     assert (params.temperature, params.seed, params.top_p, params.top_k) == (0.5, 7, 0.9, 3)
+
+
+def test_a_loop_of_calls(caller: Running) -> None:
+    model = chat_model(caller.url, model=MODEL_ID).bind_tools([Weather, Sum])
+    messages: list[Any] = [("human", "Hi")]
+    while (answer := model.invoke(messages)).tool_calls:
+        streamed = functools.reduce(operator.add, model.stream(messages))
+        assert [(made["name"], made["args"]) for made in streamed.tool_calls] == [
+            (made["name"], made["args"]) for made in answer.tool_calls
+        ]
+        messages.append(answer)
+        messages += [
+            {"role": "tool", "tool_call_id": made["id"], "content": "3.5"} for made in answer.tool_calls
+        ]
+    assert answer.content == "It rains; it is 3.5."
+    roles = [message.role for message in caller.conversations.seen[-1]]
+    assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_structured_answers(writer: Scripted, method: str) -> None:
+    text = '{"city":"Oslo","days":-3}'
+    writer.writes(text if method == "json_schema" else call("Weather", text))
+    model = chat_model(writer.running.url, model=MODEL_ID).with_structured_output(Weather, method=method)
+    assert model.invoke("Hi") == Weather(city="Oslo", days=-3)
+
+
+def test_the_responses_api(scripted: Running) -> None:
+    model = chat_model(scripted.url, model=MODEL_ID, use_responses_api=True)
+    assert model.invoke("Hi").text == TEXT
+    assert "".join(chunk.text for chunk in model.stream("Hi")) == TEXT
 
 
 def test_a_text_completion(scripted: Running) -> None:

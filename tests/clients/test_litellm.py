@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import openai
 import pytest
 
+from tests.api.scripted import Scripted
 from tests.api.support import MODEL_ID, Running, ServerProcess
-from tests.clients.support import API_KEY, QUESTION, TEXT
+from tests.clients.support import API_KEY, HI, QUESTION, TEXT, Sum, Weather
 
 # Else it asks the network for prices when it is imported.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-litellm = pytest.importorskip("litellm", reason="litellm is not installed (dependency group clients)")
-HI = [{"role": "user", "content": "Hi"}]
+litellm = pytest.importorskip("litellm", reason="litellm is not installed (dependency group litellm)")
 pytestmark = [
     # Its own types, on the first call.
     pytest.mark.filterwarnings("ignore:Items? .* using the `ReadOnly` qualifier:UserWarning"),
@@ -59,6 +60,33 @@ def test_streams_whole_and_async(scripted: Running) -> None:
 def test_a_text_completion(scripted: Running) -> None:
     target = {**where(scripted.url), "model": f"text-completion-openai/{MODEL_ID}"}
     assert litellm.text_completion(prompt="Once", **target).choices[0].text == TEXT
+
+
+def test_calls_whole_and_streamed(caller: Running) -> None:
+    tools = [openai.pydantic_function_tool(model) for model in (Weather, Sum)]
+    target = {**where(caller.url), "tools": tools, "messages": HI}
+    answer = litellm.completion(**target).choices[0]
+    chunks = list(litellm.completion(stream=True, **target))
+    built = litellm.stream_chunk_builder(chunks, messages=HI).choices[0]
+    for choice in (answer, built):
+        calls = [(made.function.name, made.function.arguments) for made in choice.message.tool_calls]
+        assert calls == [("Weather", '{"city":"Oslo","days":-3}'), ("Sum", '{"numbers":[1,2.5]}')]
+        assert choice.finish_reason == "tool_calls"
+
+
+def test_structured_answers(writer: Scripted) -> None:
+    writer.writes('{"city":"Oslo","days":-3}')
+    answer = litellm.completion(messages=HI, response_format=Weather, **where(writer.running.url))
+    parsed = Weather.model_validate_json(answer.choices[0].message.content)
+    assert parsed == Weather(city="Oslo", days=-3)
+
+
+def test_responses(scripted: Running) -> None:
+    response = litellm.responses(input="Hi", **where(scripted.url))
+    assert response.output[0].content[0].text == TEXT
+    events = list(litellm.responses(input="Hi", stream=True, **where(scripted.url)))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == TEXT
 
 
 def test_errors_are_litellm_s_own(scripted: Running) -> None:

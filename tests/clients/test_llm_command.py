@@ -1,5 +1,6 @@
 """The ``llm`` command with a model of its ``extra-openai-models.yaml``."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.scripted import Scripted
 from tests.api.support import MODEL_ID, WAIT_SECONDS, Running, ServerProcess
 from tests.clients.support import API_KEY, TEXT
 
-pytest.importorskip("llm", reason="llm is not installed (dependency group clients)")
+pytest.importorskip("llm", reason="llm is not installed (dependency group llm)")
 
 MODELS = """\
-- {{model_id: chat, model_name: {model}, api_base: "{url}/v1", api_key_name: ferrite}}
+- {{model_id: chat, model_name: {model}, api_base: "{url}/v1", api_key_name: ferrite, supports_tools: true,
+   supports_schema: true}}
 - {{model_id: raw, model_name: {model}, api_base: "{url}/v1", api_key_name: ferrite, completion: true}}
 """
 
@@ -51,6 +54,31 @@ def test_a_conversation_goes_on(scripted: Running, tmp_path: Path) -> None:
     assert [(message.role, message.content) for message in last] == [
         ("user", "One"), ("assistant", TEXT), ("user", "Two"),
     ]  # fmt: skip
+
+
+WEATHER = "def Weather(city: str, days: int) -> str:\n    return f'rain in {city}'"
+SUM = "def Sum(numbers: list) -> str:\n    return '3.5'"
+
+
+@pytest.mark.parametrize("stream", [(), ("--no-stream",)], ids=["streamed", "whole"])
+def test_functions_are_called(caller: Running, tmp_path: Path, stream: tuple[str, ...]) -> None:
+    functions = ("--functions", WEATHER, "--functions", SUM)
+    done = run_llm(tmp_path, caller.url, "-m", "chat", *functions, *stream, "Hi")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("It rains; it is 3.5.\n")
+    last = caller.conversations.seen[-1]
+    assert [(message.role, message.content) for message in last if message.role == "tool"] == [
+        ("tool", "rain in Oslo"), ("tool", "3.5"), ("tool", "3.5"),
+    ]  # fmt: skip
+
+
+def test_an_answer_follows_a_schema(writer: Scripted, tmp_path: Path) -> None:
+    writer.writes("no JSON at all")
+    schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"]}
+    closed = json.dumps({**schema, "additionalProperties": False})
+    done = run_llm(tmp_path, writer.running.url, "-m", "chat", "--schema", closed, "Hi")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"a": 7}
 
 
 def test_a_refusal_is_shown(scripted: Running, tmp_path: Path) -> None:

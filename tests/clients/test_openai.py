@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai._models import FinalRequestOptions
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.api.support import (
@@ -18,9 +19,7 @@ from tests.api.support import (
     gated_server,
     running_server,
 )
-from tests.clients.support import API_KEY, QUESTION, TEXT, async_client, client
-
-HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
+from tests.clients.support import API_KEY, HI, QUESTION, TEXT, async_client, client
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +94,39 @@ def test_lines_of_a_streaming_response(sdk: openai.OpenAI) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
-def test_the_list_of_models_is_one_page(sdk: openai.OpenAI) -> None:
+def test_raw_and_streaming_responses_of_the_async_client(scripted: Running) -> None:
+    async def ask() -> tuple[list[str], str, str | None]:
+        async with async_client(scripted.url) as sdk:
+            raw = await sdk.responses.with_raw_response.create(
+                model=MODEL_ID, input="Hi", extra_headers={"x-request-id": "mine-2"}
+            )
+            made = sdk.chat.completions.with_streaming_response.create(model=MODEL_ID, messages=HI)
+            async with made as answer:
+                body: Any = await answer.json()
+            ids = [raw.headers["x-request-id"], raw.parse()._request_id or ""]
+            return ids, body["choices"][0]["message"]["content"], answer.request_id
+
+    ids, text, request_id = asyncio.run(ask())
+    assert (ids, text) == (["mine-2", "mine-2"], TEXT)
+    assert (request_id or "").startswith("req-")
+
+
+def test_models_are_listed_on_one_page_and_found(sdk: openai.OpenAI) -> None:
     page = sdk.models.list()
     assert [model.id for model in page] == [MODEL_ID]
     assert not page.has_next_page()
+    assert sdk.models.retrieve(MODEL_ID) == page.data[0]
+
+
+def test_the_stream_helper_tells_how_likely_tokens_were(sdk: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL_ID, "messages": HI, "logprobs": True, "top_logprobs": 1}
+    with sdk.chat.completions.stream(**asked) as stream:
+        kinds = {event.type: event for event in stream}
+    whole = sdk.chat.completions.create(**asked).choices[0].logprobs
+    assert whole is not None
+    done = kinds["logprobs.content.done"]
+    assert done.type == "logprobs.content.done"
+    assert done.content == whole.content
 
 
 def test_routes_without_a_method_are_reached_by_post(sdk: openai.OpenAI) -> None:
@@ -157,17 +185,48 @@ def test_what_is_not_done_is_not_asked_again(scripted: Running) -> None:
     assert asked == ["/v1/embeddings"]
 
 
-def test_a_server_without_a_model_is_an_internal_server_error() -> None:
+class Patient(openai.OpenAI):
+    """The client with many tries, which notes what it heard and how long it waits."""
+
+    def __init__(self, url: str) -> None:
+        self.heard: list[int] = []
+        self.waits: list[tuple[float, str | None]] = []
+        hooks: Any = {"response": [lambda answer: self.on_answer(answer.status_code)]}
+        http_client = openai.DefaultHttpxClient(trust_env=False, verify=False, event_hooks=hooks)
+        super().__init__(base_url=f"{url}/v1", api_key="none", max_retries=9, http_client=http_client)
+
+    def on_answer(self, status: int) -> None:
+        self.heard.append(status)
+
+    def _calculate_retry_timeout(
+        self, remaining_retries: int, options: FinalRequestOptions, response_headers: Any = None
+    ) -> float:
+        seconds = super()._calculate_retry_timeout(remaining_retries, options, response_headers)
+        self.waits.append((seconds, response_headers and response_headers.get("retry-after")))
+        return seconds
+
+
+def test_a_server_without_a_model_is_asked_again_until_it_has_one() -> None:
     with (
-        running_server(load=False) as running,
+        running_server(default_max_tokens=64) as running,
         client(running.url) as sdk,
-        pytest.raises(openai.InternalServerError) as caught,
+        Patient(running.url) as patient,
     ):
-        sdk.chat.completions.create(model=MODEL_ID, messages=HI)
-    assert (caught.value.status_code, caught.value.code) == (503, "not_ready")
+        loaded, running.state.model = running.state.model, None
+        with pytest.raises(openai.InternalServerError) as caught:
+            sdk.completions.create(model=MODEL_ID, prompt="a")
+        assert (caught.value.status_code, caught.value.code) == (503, "not_ready")
+
+        def load(status: int) -> None:
+            patient.heard.append(status)
+            running.state.model = loaded
+
+        patient.on_answer = load  # type: ignore[method-assign]
+        assert patient.completions.create(model=MODEL_ID, prompt="a").choices[0].finish_reason == "stop"
+        assert patient.heard == [503, 200]
 
 
-def test_a_full_server_is_a_rate_limit_and_the_client_comes_back() -> None:
+def test_a_full_server_is_a_rate_limit_and_the_client_comes_back_when_told() -> None:
     with gated_server(**batching(1, 0)) as (running, gate), client(running.url) as sdk:
         stream = sdk.completions.create(model=MODEL_ID, prompt="a", max_tokens=400, stream=True)
         gate.wait_until_reached()
@@ -175,31 +234,21 @@ def test_a_full_server_is_a_rate_limit_and_the_client_comes_back() -> None:
             sdk.completions.create(model=MODEL_ID, prompt="b")
         assert (caught.value.status_code, caught.value.code) == (429, "rate_limit_exceeded")
         assert int(caught.value.response.headers["retry-after"]) >= 1
-        refused = threading.Event()
-
-        def on_answer(answer: Any) -> None:
-            if answer.status_code == 429:
-                refused.set()
-
-        http_client = openai.DefaultHttpxClient(
-            trust_env=False, verify=False, event_hooks={"response": [on_answer]}
-        )
-        patient = openai.OpenAI(
-            base_url=f"{running.url}/v1", api_key="none", max_retries=5, http_client=http_client
-        )
-        texts: list[str] = []
-        worker = threading.Thread(
-            target=lambda: texts.append(
-                patient.completions.create(model=MODEL_ID, prompt="b", max_tokens=3).choices[0].text
+        with Patient(running.url) as patient:
+            texts: list[str] = []
+            worker = threading.Thread(
+                target=lambda: texts.append(
+                    patient.completions.create(model=MODEL_ID, prompt="b", max_tokens=3).choices[0].text
+                )
             )
-        )
-        worker.start()
-        eventually(refused.is_set)
-        stream.close()
-        gate.open()
-        worker.join()
-        patient.close()
-        assert texts == ["zzz"]
+            worker.start()
+            eventually(lambda: 429 in patient.heard)
+            stream.close()
+            gate.open()
+            worker.join()
+            assert texts == ["zzz"]
+            assert patient.heard[-1] == 200
+            assert all(str(int(seconds)) == told for seconds, told in patient.waits)
 
 
 def test_a_closed_stream_ends_the_generation() -> None:
@@ -208,6 +257,46 @@ def test_a_closed_stream_ends_the_generation() -> None:
         gate.wait_until_reached()
         assert running.engine.active == 1
         stream.close()
+        gate.open()
+        eventually(lambda: running.engine.active == 0)
+
+
+def test_closed_streams_of_every_route_end_their_generations() -> None:
+    with gated_server(**batching(4, 0)) as (running, gate), client(running.url) as sdk:
+        streams: list[Any] = [
+            sdk.completions.create(model=MODEL_ID, prompt="a", max_tokens=400, stream=True),
+            sdk.responses.create(model=MODEL_ID, input="a", max_output_tokens=400, stream=True),
+        ]
+        with (
+            sdk.chat.completions.stream(model=MODEL_ID, messages=HI, max_tokens=400),
+            sdk.responses.stream(model=MODEL_ID, input="a", max_output_tokens=400),
+        ):
+            eventually(lambda: running.engine.active == 4)
+        for stream in streams:
+            stream.close()
+        gate.open()
+        eventually(lambda: running.engine.active == 0)
+
+
+def test_a_cancelled_task_ends_its_generation() -> None:
+    async def ask(url: str, active: threading.Event) -> None:
+        async with async_client(url) as sdk:
+            task = asyncio.create_task(
+                sdk.chat.completions.create(model=MODEL_ID, messages=HI, max_tokens=400)
+            )
+            while not active.is_set():
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    with gated_server() as (running, gate):
+        active = threading.Event()
+        asker = threading.Thread(target=lambda: asyncio.run(ask(running.url, active)))
+        asker.start()
+        eventually(lambda: running.engine.active == 1)
+        active.set()
+        asker.join()
         gate.open()
         eventually(lambda: running.engine.active == 0)
 

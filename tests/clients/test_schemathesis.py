@@ -10,7 +10,7 @@ import pytest
 from tests.api.spelling import spelling_server
 from tests.clients.support import API_KEY
 
-pytest.importorskip("schemathesis", reason="schemathesis is not installed (dependency group clients)")
+pytest.importorskip("schemathesis", reason="schemathesis is not installed (dependency group schemathesis)")
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 RUN = "from schemathesis.cli import schemathesis; schemathesis()"
