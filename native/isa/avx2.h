@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <cstring>
 
+#include "isa/offset.h"
+
 namespace ferrite::isa {
 
 struct Avx2 {
   static constexpr int kLanes = 8;
-  // 4 tokens x 2 registers of rows need more than the 16 registers, but the loads and stores that costs go to
-  // ports that are idle, while every broadcast of an activation serves both halves of the tile.
+  // The dot products of 4 tokens x 2 registers of rows, with what they are made from, fill the 16 registers; the
+  // float sums wait in memory meanwhile. Every broadcast of an activation serves both halves of the tile.
   static constexpr int kTokens = 4;
   static constexpr int kWideTokens = 4;
   using F = __m256;
@@ -85,37 +87,72 @@ struct Avx2 {
   }
   static B or_bytes(B a, B b) { return _mm256_or_si256(a, b); }
 
-  // vpmaddubsw adds two products into 16 bits. Products of weights below 2^Bits and activations up to 127
-  // leave room for kPairs such pairs before the sum could pass 32,767; then vpmaddwd widens it.
-  template <int Bits>
+  // vpmaddubsw adds two products into 16 bits, and 16-bit sums wrap: as long as the sum without the offset
+  // fits, the steps on the way there need not, and one vpmaddwd widens it.
+  template <int Bits, int Offset, int Groups>
   struct Dot {
-    static constexpr int kPairs = 32767 / (2 * 127 * ((1 << Bits) - 1));
-    static constexpr int kRun = kPairs >= 8 ? 8 : kPairs >= 4 ? 4 : 2;
-    __m256i narrow = _mm256_setzero_si256();
-    __m256i wide = _mm256_setzero_si256();
+    static_assert((Offset == 0 ? (1 << Bits) - 1 : Offset) * 127 * 2 * Groups <= 32767);
+    static_assert(Offset == 0 || Offset == 1 << (Bits - 1));
+    using Excess = __m256i;  // int16, what Offset adds to each half of a lane
+    __m256i sum = _mm256_setzero_si256();
     template <int Group>
     void add(B w, B x) {
       const __m256i pairs = _mm256_maddubs_epi16(w, x);
-      narrow = Group % kRun == 0 ? pairs : _mm256_add_epi16(narrow, pairs);
-      if constexpr (Group % kRun == kRun - 1) {
-        const __m256i sum = _mm256_madd_epi16(narrow, _mm256_set1_epi16(1));
-        wide = Group < kRun ? sum : _mm256_add_epi32(wide, sum);
-      }
+      sum = Group == 0 ? pairs : _mm256_add_epi16(sum, pairs);
     }
-    I total() const { return wide; }
+    // GCC would rather compute all products first, and keep them in memory.
+    void pin() { asm volatile("" : "+x"(sum)); }
+    static Excess excess(const PairSums* pairs) {
+      if constexpr (Offset == 0) return _mm256_setzero_si256();
+      __m256i both = broadcast(pairs[0]);
+      if constexpr (Groups == 8) both = _mm256_add_epi16(both, broadcast(pairs[1]));
+      return _mm256_slli_epi16(both, Bits - 1);
+    }
+    I total(Excess excess) const {
+      const __m256i centred = Offset == 0 ? sum : _mm256_sub_epi16(sum, excess);
+      return _mm256_madd_epi16(centred, _mm256_set1_epi16(1));
+    }
+    static __m256i broadcast(const PairSums& pairs) {
+      int32_t word;
+      std::memcpy(&word, &pairs, sizeof word);
+      return _mm256_set1_epi32(word);
+    }
   };
 };
 
-// Signed weights: |w| times x with w's sign; 128 * 127 * 2 still fits 16 bits.
+// Five bits without an offset need seventeen: take 16 off each weight, and give it back in 32 bits.
 template <>
-struct Avx2::Dot<8> {
-  __m256i wide = _mm256_setzero_si256();
+struct Avx2::Dot<5, 0, 8> {
+  using Centred = Dot<5, 16, 8>;
+  struct Excess {
+    __m256i narrow, wide;
+  };
+  Centred dot;
+  template <int Group>
+  void add(B w, B x) {
+    dot.add<Group>(w, x);
+  }
+  void pin() { dot.pin(); }
+  static Excess excess(const PairSums* pairs) {
+    const __m256i narrow = Centred::excess(pairs);
+    return {narrow, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1))};
+  }
+  I total(const Excess& excess) const { return _mm256_add_epi32(dot.total(excess.narrow), excess.wide); }
+};
+
+// Signed weights: |w| times x with w's sign; 128 * 127 * 2 still fits 16 bits.
+template <int Groups>
+struct Avx2::Dot<8, 0, Groups> {
+  struct Excess {};
+  __m256i sum = _mm256_setzero_si256();
   template <int Group>
   void add(B w, B x) {
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-    wide = _mm256_add_epi32(wide, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
-  I total() const { return wide; }
+  void pin() {}
+  static Excess excess(const PairSums*) { return {}; }
+  I total(Excess) const { return sum; }
 };
 
 }  // namespace ferrite::isa

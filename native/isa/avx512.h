@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "isa/offset.h"
+
 namespace ferrite::isa {
 
 struct Avx512 {
@@ -84,30 +86,36 @@ struct Avx512 {
   }
   static B or_bytes(B a, B b) { return _mm512_or_si512(a, b); }
 
-  template <int Bits>
+  template <int Bits, int Offset, int Groups>
   struct Dot {
+    using Excess = __m512i;
     __m512i sum = _mm512_setzero_si512();
     template <int Group>
     void add(B w, B x) {
       sum = _mm512_dpbusd_epi32(sum, w, x);
     }
-    I total() const { return sum; }
+    void pin() {}
+    static Excess excess(const PairSums* pairs) { return set1i(excess_sum<Offset, Groups>(pairs)); }
+    I total(Excess excess) const { return Offset == 0 ? sum : _mm512_sub_epi32(sum, excess); }
   };
 };
 
 // vpdpbusd wants unsigned weights: w + 128 is w with its top bit turned; what that adds, 128 times the sum
 // of the activations, is taken off by a second dot product, so the result is exact.
-template <>
-struct Avx512::Dot<8> {
+template <int Groups>
+struct Avx512::Dot<8, 0, Groups> {
+  struct Excess {};
   __m512i sum = _mm512_setzero_si512();
-  __m512i excess = _mm512_setzero_si512();
+  __m512i above = _mm512_setzero_si512();
   template <int Group>
   void add(B w, B x) {
     const __m512i top = _mm512_set1_epi8(static_cast<char>(0x80));
     sum = _mm512_dpbusd_epi32(sum, _mm512_xor_si512(w, top), x);
-    excess = _mm512_dpbusd_epi32(excess, top, x);
+    above = _mm512_dpbusd_epi32(above, top, x);
   }
-  I total() const { return _mm512_sub_epi32(sum, excess); }
+  void pin() {}
+  static Excess excess(const PairSums*) { return {}; }
+  I total(Excess) const { return _mm512_sub_epi32(sum, above); }
 };
 
 }  // namespace ferrite::isa

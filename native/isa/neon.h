@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "isa/offset.h"
+
 namespace ferrite::isa {
 
 struct Neon {
@@ -87,14 +89,17 @@ struct Neon {
   static B or_bytes(B a, B b) { return vorrq_u8(a, b); }
 
   // sdot takes signed bytes; unsigned weights below 2^7 are the same bytes.
-  template <int Bits>
+  template <int Bits, int Offset, int Groups>
   struct Dot {
+    using Excess = int32x4_t;
     int32x4_t sum = vdupq_n_s32(0);
     template <int Group>
     void add(B w, B x) {
       sum = vdotq_s32(sum, vreinterpretq_s8_u8(w), vreinterpretq_s8_u8(x));
     }
-    I total() const { return sum; }
+    void pin() {}
+    static Excess excess(const PairSums* pairs) { return vdupq_n_s32(excess_sum<Offset, Groups>(pairs)); }
+    I total(Excess excess) const { return Offset == 0 ? sum : vsubq_s32(sum, excess); }
   };
 };
 

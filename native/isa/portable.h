@@ -1,7 +1,7 @@
 // The oracle: sixteen lanes in plain C++. Every other traits header must give these bits.
 //
 // A traits struct S offers one register of kLanes 32-bit lanes as F (float), I (int32) and B (4 bytes a
-// lane), the operations the kernels are written in, and the exact dot product Dot<Bits>. Only IEEE
+// lane), the operations the kernels are written in, and the exact dot product Dot. Only IEEE
 // operations with one defined result are allowed: add, sub, mul, div, sqrt, fma, compare, convert.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "isa/half.h"
+#include "isa/offset.h"
 
 namespace ferrite::isa {
 
@@ -154,10 +155,11 @@ struct Portable {
     return a;
   }
 
-  // Exact int32 sum over groups of four products a lane: unsigned weights below 2^Bits, or signed when
-  // Bits is 8, times int8 activations in -127..127.
-  template <int Bits>
+  // Exact int32 sum over Groups groups of four products a lane: unsigned weights below 2^Bits, or signed when
+  // Bits is 8, less Offset each, times int8 activations in -127..127.
+  template <int Bits, int Offset, int Groups>
   struct Dot {
+    using Excess = I;
     I sum = set1i(0);
     template <int Group>
     void add(B w, B x) {
@@ -167,7 +169,10 @@ struct Portable {
           sum.v[i] += weight * static_cast<int8_t>(x.v[4 * i + c]);
         }
     }
-    I total() const { return sum; }
+    // For optimising compilers: finish each sum where it stands.
+    void pin() {}
+    static Excess excess(const PairSums* pairs) { return set1i(excess_sum<Offset, Groups>(pairs)); }
+    I total(const Excess& excess) const { return Offset == 0 ? sum : subi(sum, excess); }
   };
 };
 

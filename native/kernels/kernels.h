@@ -7,14 +7,26 @@
 
 namespace ferrite {
 
-// Rows of int8 activations with one float32 scale per 32 columns: x = scale * q, or with the residual term
-// x = scale * (kResidual * q + residual), about 15 bits.
+// Of sixteen columns, the sums of those that are 0 or 1 and of those that are 2 or 3 modulo 4: halves of a
+// 32-bit lane of the products, where a format's offset is taken off.
+struct PairSums {
+  int16_t low, high;
+  bool operator==(const PairSums&) const = default;
+};
+
+// Rows of integers in -127..127, the form in which activations are multiplied.
+struct Int8Rows {
+  int8_t* q;        // [rows][cols]
+  PairSums* pairs;  // [rows][cols / 16]
+};
+
+// Rows of int8 activations with one float32 scale per 32 columns: x = scale * value, or with the residual
+// term x = scale * (kResidual * value + residual), about 15 bits.
 struct QuantRows {
-  int8_t* q;                   // [rows][cols]
-  float* scale;                // [rows][cols / 32]
-  float* sum;                  // [rows][cols / 32] scale times the sum of the 32 integers
-  int32_t* sum16;              // [rows][cols / 16] sums of 16 integers
-  int8_t* residual = nullptr;  // [rows][cols], or null for one term
+  Int8Rows value;
+  float* scale;            // [rows][cols / 32]
+  float* sum;              // [rows][cols / 32] scale times the sum of the 32 integers
+  Int8Rows residual = {};  // null for one term
 };
 
 // A residual is at most half a step of q; times 254 it fills -127..127.

@@ -23,8 +23,8 @@ struct QuantTile {
   using I = typename S::I;
   using B = typename S::B;
   using Scales = typename Q::Scales;
-  using Dot = typename S::template Dot<Q::kBits>;
   static constexpr int kGroups = Scales::kScaleCols / 4;  // groups of four columns under one scale
+  using Dot = typename S::template Dot<Q::kBits, Q::kOffset, kGroups>;
 
   F acc[Parts][T];
 
@@ -39,7 +39,10 @@ struct QuantTile {
           for (int term = 0; term < Terms; ++term)
             for (int t = 0; t < T; ++t) {
               const B x = S::broadcast4(q[term][t] + col + 4 * (First + G));
-              for (int p = 0; p < Parts; ++p) dot[term][p][t].template add<G>(weights[p], x);
+              for (int p = 0; p < Parts; ++p) {
+                dot[term][p][t].template add<G>(weights[p], x);
+                if constexpr (T > 1) dot[term][p][t].pin();
+              }
             }
         }(),
         ...);
@@ -47,8 +50,9 @@ struct QuantTile {
 
   template <int Half>
   [[gnu::always_inline]] void scaled_run(const uint8_t* unit, const uint8_t* sub, int part,
-                                         const int8_t* const (&q)[Terms][T], const float* const (&scale)[T],
-                                         const int32_t* const (&sum16)[T], int64_t block) {
+                                         const int8_t* const (&q)[Terms][T],
+                                         const PairSums* const (&pairs)[Terms][T],
+                                         const float* const (&scale)[T], int64_t block) {
     Dot dot[Terms][Parts][T];
     dots<Half * kGroups>(std::make_integer_sequence<int, kGroups>(), sub, part, q, block * 32, dot);
     F d[Parts];
@@ -56,17 +60,14 @@ struct QuantTile {
       d[p] = Scales::template scale<S>(unit, sub + Q::kQuantBytes, Half, part + p);
     for (int t = 0; t < T; ++t) {
       const F dx = S::set1(scale[t][block]);
+      typename Dot::Excess excess[Terms];
+      for (int term = 0; term < Terms; ++term) excess[term] = Dot::excess(pairs[term][t] + 2 * block + Half);
       for (int p = 0; p < Parts; ++p) {
-        I total = dot[0][p][t].total();
+        I total = dot[0][p][t].total(excess[0]);
         if constexpr (Terms == 2) {
           static_assert(kResidual == 256 - 2);
-          total = S::subi(dot[1][p][t].total(),
+          total = S::subi(dot[1][p][t].total(excess[1]),
                           S::subi(S::template shift_left<1>(total), S::template shift_left<8>(total)));
-        }
-        if constexpr (Q::kOffset != 0) {
-          const int32_t* s = sum16[t] + 2 * block;
-          const int32_t sum = Scales::kScaleCols == 32 ? s[0] + s[1] : s[Half];
-          total = S::subi(total, S::set1i(sum * Q::kOffset));
         }
         acc[p][t] = S::fma(S::to_float(total), S::mul(d[p], dx), acc[p][t]);
       }
@@ -75,16 +76,18 @@ struct QuantTile {
 
   [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in,
                                   int64_t token) {
+    const Int8Rows* const terms[] = {&in.quant.value, &in.quant.residual};
     const int8_t* q[Terms][T];
+    const PairSums* pairs[Terms][T];
     const float* scale[T];
     const float* sum[T];
-    const int32_t* sum16[T];
     for (int t = 0; t < T; ++t) {
-      q[0][t] = in.quant.q + (token + t) * in.cols;
-      if constexpr (Terms == 2) q[1][t] = in.quant.residual + (token + t) * in.cols;
+      for (int term = 0; term < Terms; ++term) {
+        q[term][t] = terms[term]->q + (token + t) * in.cols;
+        pairs[term][t] = terms[term]->pairs + (token + t) * (in.cols / 16);
+      }
       scale[t] = in.quant.scale + (token + t) * (in.cols / 32);
       sum[t] = in.quant.sum + (token + t) * (in.cols / 32);
-      sum16[t] = in.quant.sum16 + (token + t) * (in.cols / 16);
     }
     for (int p = 0; p < Parts; ++p)
       for (int t = 0; t < T; ++t) acc[p][t] = S::zero();
@@ -93,8 +96,8 @@ struct QuantTile {
       for (int s = 0; s < Q::kSubs; ++s) {
         const uint8_t* sub = unit + Scales::kHeadBytes + s * Q::kSubBytes;
         const int64_t block = u * Q::kSubs + s;
-        scaled_run<0>(unit, sub, part, q, scale, sum16, block);
-        if constexpr (Scales::kScaleCols == 16) scaled_run<1>(unit, sub, part, q, scale, sum16, block);
+        scaled_run<0>(unit, sub, part, q, pairs, scale, block);
+        if constexpr (Scales::kScaleCols == 16) scaled_run<1>(unit, sub, part, q, pairs, scale, block);
         if constexpr (Scales::kHasMin) {
           for (int p = 0; p < Parts; ++p) {
             const F m = Scales::template min<S>(unit, sub + Q::kQuantBytes, part + p);
@@ -217,7 +220,7 @@ void matmul_all(const MatmulArgs& a) {
 
 template <class S, class Q>
 void matmul_quantised(const MatmulArgs& a) {
-  if (a.in.quant.residual == nullptr) return matmul_all<S, Quantised<Q, 1>>(a);
+  if (a.in.quant.residual.q == nullptr) return matmul_all<S, Quantised<Q, 1>>(a);
   matmul_all<S, Quantised<Q, 2>>(a);
 }
 

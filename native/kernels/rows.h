@@ -3,6 +3,8 @@
 // Sums over a row are sixteen chains (lane l takes columns l, l + 16, ...) joined by one fixed tree.
 #pragma once
 
+#include <cstring>
+
 #include "kernels/exp.h"
 #include "kernels/kernels.h"
 
@@ -61,45 +63,61 @@ static inline int32_t largest_magnitude(const float* x, int64_t count) {
   return bits;
 }
 
+// The pair sums of 32 integers; returns the sum of all.
+static inline int32_t sum_pairs(const int8_t* q, PairSums* pairs) {
+  int32_t total = 0;
+  for (int half = 0; half < 2; ++half) {
+    int32_t low = 0, high = 0;
+    for (int i = 16 * half; i < 16 * half + 16; i += 4) {
+      low += q[i] + q[i + 1];
+      high += q[i + 2] + q[i + 3];
+    }
+    pairs[half] = {static_cast<int16_t>(low), static_cast<int16_t>(high)};
+    total += low + high;
+  }
+  return total;
+}
+
 // q = round(x * 127 / max|x|), scale = max|x| / 127 for each 32 columns; the residual term is what rounding
 // left over, in units 254 times finer. A block that is not finite gets a
 // NaN scale, so the fault shows in the logits; one too small to invert counts as zero.
 template <class S>
 void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
   constexpr float kSmallest = 1e-30F;
+  const bool two_terms = out.residual.q != nullptr;
   for (int64_t block = 0; block < cols / 32; ++block) {
     const float* in = x + 32 * block;
     const int32_t bits = largest_magnitude(in, 32);
     const float largest = __builtin_bit_cast(float, bits);
-    int8_t* q = out.q + 32 * block;
-    int32_t* sum16 = out.sum16 + 2 * block;
+    int8_t* q = out.value.q + 32 * block;
+    int8_t* residual = two_terms ? out.residual.q + 32 * block : nullptr;
     if (bits >= kInfinityBits || largest < kSmallest) {
-      for (int i = 0; i < 32; ++i) q[i] = 0;
-      if (out.residual != nullptr)
-        for (int i = 0; i < 32; ++i) out.residual[32 * block + i] = 0;
-      sum16[0] = sum16[1] = 0;
+      std::memset(q, 0, 32);
+      sum_pairs(q, out.value.pairs + 2 * block);
+      if (two_terms) {
+        std::memset(residual, 0, 32);
+        sum_pairs(residual, out.residual.pairs + 2 * block);
+      }
       out.scale[block] = out.sum[block] = bits >= kInfinityBits ? __builtin_nanf("") : 0.0F;
       continue;
     }
     const typename S::F inverse = S::set1(127.0F / largest);
-    int8_t* residual = out.residual == nullptr ? nullptr : out.residual + 32 * block;
     for (int i = 0; i < 32; i += S::kLanes) {
       const typename S::F scaled = S::mul(S::load(in + i), inverse);
       const typename S::I high = S::round(scaled);
       S::store_i8(q + i, high);
-      if (residual == nullptr) continue;
+      if (!two_terms) continue;
       const typename S::F rest = S::sub(scaled, S::to_float(high));
       S::store_i8(residual + i, S::round(S::mul(rest, S::set1(static_cast<float>(kResidual)))));
     }
-    for (int half = 0; half < 2; ++half) {
-      int32_t sum = 0;
-      for (int i = 16 * half; i < 16 * half + 16; ++i)
-        sum += residual == nullptr ? q[i] : kResidual * q[i] + residual[i];
-      sum16[half] = sum;
+    int32_t sum = sum_pairs(q, out.value.pairs + 2 * block);
+    float scale = largest / 127.0F;
+    if (two_terms) {
+      sum = kResidual * sum + sum_pairs(residual, out.residual.pairs + 2 * block);
+      scale = largest / (127.0F * static_cast<float>(kResidual));
     }
-    const float scale = largest / (residual == nullptr ? 127.0F : 127.0F * static_cast<float>(kResidual));
     out.scale[block] = scale;
-    out.sum[block] = scale * static_cast<float>(sum16[0] + sum16[1]);
+    out.sum[block] = scale * static_cast<float>(sum);
   }
 }
 

@@ -51,27 +51,33 @@ void Buffer::reserve(int64_t rows) {
   const auto bytes = [](int64_t count, std::size_t size) { return static_cast<std::size_t>(count) * size; };
   const int64_t quants = quantised() ? rows * cols_ : 0;
   MappedMemory floats(bytes(rows * stride_, sizeof(float)));
+  const int64_t residual_quants = quantisation_ == Quantisation::Q8Residual ? quants : 0;
   MappedMemory q(bytes(quants, 1));
-  MappedMemory residuals(quantisation_ == Quantisation::Q8Residual ? bytes(quants, 1) : 0);
+  MappedMemory pairs(bytes(quants / 16, sizeof(PairSums)));
+  MappedMemory residuals(bytes(residual_quants, 1));
+  MappedMemory residual_pairs(bytes(residual_quants / 16, sizeof(PairSums)));
   MappedMemory scales(bytes(quants / 32, sizeof(float)));
   MappedMemory sums(bytes(quants / 32, sizeof(float)));
-  MappedMemory sums16(bytes(quants / 16, sizeof(int32_t)));
-  rows_ = {reinterpret_cast<float*>(floats.data()),
-           stride_,
-           cols_,
-           {reinterpret_cast<int8_t*>(q.data()), reinterpret_cast<float*>(scales.data()),
-            reinterpret_cast<float*>(sums.data()), reinterpret_cast<int32_t*>(sums16.data()),
-            reinterpret_cast<int8_t*>(residuals.data())}};
-  memory_ = {std::move(floats), std::move(q),    std::move(residuals),
-             std::move(scales), std::move(sums), std::move(sums16)};
+  rows_ = {
+      reinterpret_cast<float*>(floats.data()),
+      stride_,
+      cols_,
+      {{reinterpret_cast<int8_t*>(q.data()), reinterpret_cast<PairSums*>(pairs.data())},
+       reinterpret_cast<float*>(scales.data()),
+       reinterpret_cast<float*>(sums.data()),
+       {reinterpret_cast<int8_t*>(residuals.data()), reinterpret_cast<PairSums*>(residual_pairs.data())}}};
+  memory_ = {std::move(floats),         std::move(q),      std::move(pairs), std::move(residuals),
+             std::move(residual_pairs), std::move(scales), std::move(sums)};
   capacity_ = rows;
 }
 
 QuantRows Buffer::quant_at(int64_t i, int64_t col) const {
   const int64_t at = i * cols_ + col;
   const QuantRows& all = rows_.quant;
-  return {all.q + at, all.scale + at / 32, all.sum + at / 32, all.sum16 + at / 16,
-          all.residual == nullptr ? nullptr : all.residual + at};
+  const auto from = [&](const Int8Rows& rows) {
+    return rows.q == nullptr ? rows : Int8Rows{rows.q + at, rows.pairs + at / 16};
+  };
+  return {from(all.value), all.scale + at / 32, all.sum + at / 32, from(all.residual)};
 }
 
 void EmbedOp::run(const StepContext& ctx, int) noexcept {

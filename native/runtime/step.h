@@ -52,7 +52,7 @@ class Buffer {
   RowSpace space_;
   Quantisation quantisation_;
   int64_t capacity_ = 0;
-  std::array<MappedMemory, 6> memory_;
+  std::array<MappedMemory, 7> memory_;
   Rows rows_ = {};
 };
 

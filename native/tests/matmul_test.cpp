@@ -53,10 +53,13 @@ struct Activations {
     for (int64_t t = 0; t < tokens; ++t) std::copy_n(values.data() + t * cols, cols, x.data() + t * stride);
     if (form == Form::Float) return;
     q.resize(static_cast<std::size_t>(tokens * cols));
-    if (form == Form::TwoTerms) residual = q;
+    pairs.resize(q.size() / 16);
+    if (form == Form::TwoTerms) {
+      residual = q;
+      residual_pairs = pairs;
+    }
     scale.resize(static_cast<std::size_t>(tokens * cols / 32));
     sum.resize(scale.size());
-    sum16.resize(2 * scale.size());
     for (int64_t t = 0; t < tokens; ++t)
       portable_kernels().quantize_row(x.data() + t * stride, cols, rows(t).quant);
   }
@@ -64,11 +67,12 @@ struct Activations {
   Rows rows(int64_t token) {
     if (q.empty()) return {x.data() + token * stride, stride, cols, {}};
     const int64_t at = token * cols;
+    const Int8Rows second =
+        residual.empty() ? Int8Rows{} : Int8Rows{residual.data() + at, residual_pairs.data() + at / 16};
     return {x.data() + token * stride,
             stride,
             cols,
-            {q.data() + at, scale.data() + at / 32, sum.data() + at / 32, sum16.data() + at / 16,
-             residual.empty() ? nullptr : residual.data() + at}};
+            {{q.data() + at, pairs.data() + at / 16}, scale.data() + at / 32, sum.data() + at / 32, second}};
   }
   double value(int64_t token, int64_t col) const {
     if (q.empty()) return double{x[static_cast<std::size_t>(token * stride + col)]};
@@ -79,7 +83,7 @@ struct Activations {
   int64_t stride, cols;
   std::vector<float> x, scale, sum;
   std::vector<int8_t> q, residual;
-  std::vector<int32_t> sum16;
+  std::vector<PairSums> pairs, residual_pairs;
 };
 
 struct Options {
