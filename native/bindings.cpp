@@ -287,6 +287,19 @@ void bind_sampling(nb::module_& m) {
 }
 
 void bind_executor(nb::module_& m) {
+  const auto work = [](OpClass kind) {
+    return [kind](const OpTimes& times) { return times.work[static_cast<std::size_t>(kind)]; };
+  };
+  nb::class_<OpTimes>(m, "OpTimes")
+      .def_ro("steps", &OpTimes::steps)
+      .def_ro("seconds", &OpTimes::seconds)
+      .def_ro("span_seconds", &OpTimes::span_seconds)
+      .def_prop_ro("linear", work(OpClass::Linear))
+      .def_prop_ro("attention", work(OpClass::Attention))
+      .def_prop_ro("norm", work(OpClass::Norm))
+      .def_prop_ro("other", work(OpClass::Other))
+      .def_ro("wait", &OpTimes::wait);
+
   nb::class_<Executor>(m, "Executor")
       .def(
           "__init__",
@@ -371,6 +384,8 @@ void bind_executor(nb::module_& m) {
           "source"_a, "weight"_a, "out"_a)
       .def_prop_ro("vocab_size", &Executor::vocab_size)
       .def_prop_ro("provider", [](const Executor& e) { return std::string(e.kernels().name); })
+      .def("record_times", &Executor::record_times)
+      .def("recorded_times", &Executor::recorded_times)
       .def("step", run_step, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a,
            "samplers"_a, "scored"_a = nb::list())
       .def("evaluate", run_logits, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a,

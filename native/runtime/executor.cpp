@@ -205,11 +205,51 @@ void Executor::step(const StepInput& input) {
   logit_rows_ = input.logits();
   stepped_ = true;
   const StepContext ctx = {input, kernels_, buffers_, kv_.get(), team_->size()};
+  timer_ == nullptr ? run(ctx) : run_timed(ctx);
+}
+
+void Executor::run(const StepContext& ctx) {
   for (const auto& op : ops_) op->prepare(ctx);
   team_->run([&](int thread) {
     for (const auto& op : ops_)
       if (op->active(ctx)) op->run(ctx, thread);
   });
+}
+
+void Executor::run_timed(const StepContext& ctx) {
+  using Clock = OpTimer::Clock;
+  const OpTimer::Time begin = Clock::now();
+  timer_->begin(begin);
+  for (const auto& op : ops_) op->prepare(ctx);
+  const OpTimer::Time prepared = Clock::now();
+  std::vector<OpTimer::Time> left(static_cast<std::size_t>(ctx.threads));
+  team_->run([&](int thread) {
+    OpTimer::Time at = Clock::now();
+    timer_->idle(at - (thread == 0 ? prepared : begin));
+    for (const auto& op : ops_) {
+      if (!op->active(ctx)) continue;
+      op->run(ctx, thread);
+      const OpTimer::Time now = Clock::now();
+      timer_->add(op->op_class(), now - at);
+      at = now;
+    }
+    left[static_cast<std::size_t>(thread)] = at;
+  });
+  const OpTimer::Time end = Clock::now();
+  timer_->add(OpClass::Other, prepared - begin);
+  for (const OpTimer::Time at : left) timer_->idle(end - at);
+  timer_->end(end);
+}
+
+void Executor::record_times() {
+  timer_ = std::make_unique<OpTimer>();
+  for (const auto& op : ops_) op->count_waits(timer_->waited(op->op_class()));
+}
+
+OpTimes Executor::recorded_times() {
+  if (timer_ == nullptr) throw std::logic_error("no times are recorded");
+  for (const auto& op : ops_) op->count_waits(nullptr);
+  return std::exchange(timer_, nullptr)->times();
 }
 
 std::span<const float> Executor::logits(int64_t row) const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/op_times.h"
 #include "runtime/ops.h"
 #include "sampling/scorer.h"
 
@@ -38,6 +39,10 @@ class Executor {
   // Evaluate a step: KV is written, logits are left in the buffer. Throws std::invalid_argument when the
   // input does not fit the model or the KV store.
   void step(const StepInput& input);
+  // Record where the time of the following steps goes, from nothing.
+  void record_times();
+  // Stop it and return what was recorded. Throws std::logic_error when nothing is.
+  OpTimes recorded_times();
   // After step(): the logits of logit row i.
   std::span<const float> logits(int64_t row) const;
   // After step(): one id from each sampler for the first logit rows, -1 where it has none to give; the rows
@@ -54,6 +59,8 @@ class Executor {
   void read_quantised(BufferId id, const Weight& weight);
   void check(const StepInput& input) const;
   void reserve(const StepInput& input);
+  void run(const StepContext& ctx);
+  void run_timed(const StepContext& ctx);
 
   std::shared_ptr<Team> team_;
   const KernelTable& kernels_;
@@ -67,6 +74,7 @@ class Executor {
   int64_t vocab_size_ = 0;
   int64_t logit_rows_ = 0;
   bool stepped_ = false;
+  std::unique_ptr<OpTimer> timer_;  // while times are recorded
 };
 
 }  // namespace ferrite

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/op_times.h"
 #include "runtime/rope.h"
 #include "runtime/step.h"
 #include "runtime/team.h"
@@ -26,6 +27,9 @@ class Op {
   virtual bool active(const StepContext&) const { return true; }
   // On return the whole op is finished, whoever did it.
   virtual void run(const StepContext& ctx, int thread) noexcept = 0;
+  virtual OpClass op_class() const { return OpClass::Other; }
+  // Where threads add the nanoseconds for which they wait in run(); null where nobody counts them.
+  void count_waits(std::atomic<int64_t>* waited) { waited_ = waited; }
 
  protected:
   void reset() {
@@ -43,11 +47,15 @@ class Op {
       fn(begin, begin + chunk < total ? begin + chunk : total);
       if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == pieces) done_.notify_all();
     }
+    if (done_.load(std::memory_order_acquire) == pieces) return;
+    const auto since = waited_ == nullptr ? OpTimer::Time() : OpTimer::Clock::now();
     for (uint32_t done; (done = done_.load(std::memory_order_acquire)) < pieces;)
       wait_while_equal(done_, done);
+    if (waited_ != nullptr) *waited_ += OpTimer::nanoseconds(OpTimer::Clock::now() - since);
   }
 
  private:
+  std::atomic<int64_t>* waited_ = nullptr;
   alignas(64) std::atomic<uint32_t> next_ = 0;  // pieces handed out
   alignas(64) std::atomic<uint32_t> done_ = 0;  // pieces finished
 };
@@ -81,6 +89,7 @@ class NormOp final : public Op {
   NormOp(BufferId in, Vector weight, BufferId out, float eps)
       : in_(in), out_(out), weight_(std::move(weight)), eps_(eps) {}
   void run(const StepContext& ctx, int thread) noexcept override;
+  OpClass op_class() const override { return OpClass::Norm; }
 
  private:
   BufferId in_, out_;
@@ -100,6 +109,7 @@ class LinearOp final : public Op {
  public:
   LinearOp(BufferId in, std::vector<LinearPiece> pieces) : in_(in), pieces_(std::move(pieces)) {}
   void run(const StepContext& ctx, int thread) noexcept override;
+  OpClass op_class() const override { return OpClass::Linear; }
 
  private:
   BufferId in_;
@@ -113,6 +123,7 @@ class LogitsOp final : public Op {
       : in_(in), out_(out), weight_(std::move(weight)) {}
   void prepare(const StepContext& ctx) override;
   void run(const StepContext& ctx, int thread) noexcept override;
+  OpClass op_class() const override { return OpClass::Linear; }
   // After the step: the id of row i's largest logit, the lowest among equals; -1 when any is not finite.
   int32_t best(int64_t row) const;
 
@@ -183,6 +194,7 @@ class AttentionOp final : public Op {
   explicit AttentionOp(const AttentionConfig& config) : config_(config) {}
   void prepare(const StepContext& ctx) override;
   void run(const StepContext& ctx, int thread) noexcept override;
+  OpClass op_class() const override { return OpClass::Attention; }
 
  private:
   friend class JoinOp;
@@ -212,6 +224,7 @@ class JoinOp final : public Op {
   explicit JoinOp(AttentionOp& attention) : attention_(attention) {}
   bool active(const StepContext&) const override { return attention_.split_; }
   void run(const StepContext& ctx, int thread) noexcept override;
+  OpClass op_class() const override { return OpClass::Attention; }
 
  private:
   AttentionOp& attention_;

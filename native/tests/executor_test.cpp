@@ -144,6 +144,32 @@ void sampling_follows_the_logits() {
   CHECK_THROWS(model.executor.logits(-1), std::invalid_argument);
 }
 
+// Every thread is in an op, or waits, for as long as a step lasts; and recording changes no bit.
+void recorded_times_add_up() {
+  Random random(12);
+  const std::vector<int32_t> tokens = random_tokens(random, kLength);
+  for (const int threads : {1, 3}) {
+    TinyModel model(*isa::available().front(), threads, KvType::F16);
+    const auto expected = test::evaluate(model.executor, {{tokens, kTable, 0, kLength}});
+    CHECK_THROWS(model.executor.recorded_times(), std::logic_error);
+    model.executor.record_times();
+    CHECK(test::evaluate(model.executor, {{tokens, kTable, 0, kLength}}) == expected);
+    CHECK(test::evaluate(model.executor, {{tokens, kTable, 279, 280}})[0] == expected.back());
+    const OpTimes times = model.executor.recorded_times();
+    double sum = times.wait;
+    for (const double work : times.work) {
+      CHECK(work > 0.0);
+      sum += work;
+    }
+    CHECK(times.steps == 2 && times.seconds > 0.0 && times.span_seconds >= times.seconds);
+    CHECK(times.wait >= 0.0 && std::abs(sum - threads * times.seconds) < 1e-6);
+    CHECK_THROWS(model.executor.recorded_times(), std::logic_error);
+    test::evaluate(model.executor, {{tokens, kTable, 0, 1}});
+    model.executor.record_times();
+    CHECK(model.executor.recorded_times().steps == 0);
+  }
+}
+
 // Rows behind those that are sampled score given tokens, on any number of threads as one by one.
 void rows_score_given_tokens_beside_samplers() {
   Random random(9);
@@ -426,6 +452,7 @@ int main() {
   copied_blocks_continue_as_the_original();
   a_step_that_is_not_finite_leaves_no_trace();
   sampling_follows_the_logits();
+  recorded_times_add_up();
   a_row_serves_several_samplers();
   rows_score_given_tokens_beside_samplers();
   a_step_rounds_to_nearest_whatever_the_thread_does();

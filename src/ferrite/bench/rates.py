@@ -23,31 +23,63 @@ MOST_COUNT = 1 << 17
 class Rates:
     """Times prefill and greedy decode on random tokens. One object, one loaded model."""
 
-    def __init__(self, runner: NativeRunner, *, seed: int = 0) -> None:
+    def __init__(self, runner: NativeRunner, *, streams: int = MOST_STREAMS, seed: int = 0) -> None:
+        """``streams``: the sequences that the KV store is divided into."""
         self._runner = runner
         self._random = np.random.default_rng(seed)
-        self._blocks_each = runner.n_blocks // MOST_STREAMS
+        self._blocks_each = runner.n_blocks // streams
+        self._filled = [0] * streams
+        """By sequence: how many positions have keys and values."""
 
-    def prefill(self, tokens: int) -> float:
-        """Seconds to evaluate ``tokens`` fresh tokens of one sequence and sample after the last."""
+    def prefill(self, tokens: int, *, record: bool = False) -> float:
+        """Seconds to evaluate ``tokens`` fresh tokens of one sequence and sample after the last.
+
+        With ``record`` the runner records where the time of these steps goes.
+        """
         lines = Lines(1, -(-tokens // self._runner.block_tokens))
         ids = self._draw(tokens)
+        if record:
+            self._runner.record_times()
         started = time.perf_counter()
         self._extend(lines, 0, ids)
         return time.perf_counter() - started
 
-    def decode(self, *, streams: int, steps: int, depth: int) -> float:
-        """Seconds for ``steps`` steps that advance ``streams`` sequences, each ``depth`` tokens deep."""
+    def decode(self, *, streams: int, steps: int, depth: int, record: bool = False) -> float:
+        """Seconds for ``steps`` steps that advance ``streams`` sequences, each ``depth`` tokens deep.
+
+        ``record`` as for ``prefill``.
+        """
+        self._fill(streams, depth)
         lines = Lines(streams, self._blocks_each)
-        for index in range(streams):
-            self._extend(lines, index, self._draw(depth))
+        for line in lines.lines:
+            line.length = depth
         samplers = [self._runner.sampler(SamplingParams(), [], 0) for _ in range(streams)]
         tokens = self._draw(streams)
+        if record:
+            self._runner.record_times()
         started = time.perf_counter()
         for _ in range(steps):
             rows = [(index, [tokens[index]]) for index in range(streams)]
             tokens = self._runner.step(lines.batch(rows, logits="last", samplers=samplers)).tolist()
         return time.perf_counter() - started
+
+    def _fill(self, streams: int, depth: int) -> None:
+        """Evaluate one sequence up to ``depth`` where that is new, and copy its KV blocks to the others.
+
+        Time depends on how much is read, not on what it is: later measurements read what earlier ones left.
+        """
+        if streams > len(self._filled):
+            raise StepError(f"{streams} streams, and KV blocks for {len(self._filled)}")
+        if self._filled[0] < depth:
+            lines = Lines(1, self._blocks_each)
+            self._extend(lines, 0, self._draw(depth))
+            self._filled = [0] * len(self._filled)
+            self._filled[0] = depth
+        for index in range(1, streams):
+            if self._filled[index] < depth:
+                for block in range(-(-depth // self._runner.block_tokens)):
+                    self._runner.copy_block(block, index * self._blocks_each + block)
+                self._filled[index] = depth
 
     def _extend(self, lines: Lines, index: int, ids: list[int]) -> None:
         sampler = self._runner.sampler(SamplingParams(), [], 0)

@@ -1,46 +1,35 @@
-"""``ferrite bench``: prefill and decode rates beside what the machine's memory and cores allow."""
+"""``ferrite bench``: what this machine allows, what the engine makes of it, and what others make of it."""
 
 import json
 import os
-import statistics
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from ferrite import _native
-from ferrite.bench.rates import MOST_COUNT, MOST_STREAMS, PREFILL_CHUNK, Rates, serve_worker
-from ferrite.cli.model import DEFAULT_MODEL, ModelOption, ThreadsOption, opened
+from ferrite.bench.compare import Comparison, RunWork, compare
+from ferrite.bench.measure import Machine, measure, run_work
+from ferrite.bench.peers import PEERS, Peer, PeerError, find_peers, start_peer
+from ferrite.bench.plot import PlotError, check_plot, plot_comparison, plot_rows
+from ferrite.bench.rates import MOST_COUNT, MOST_STREAMS, Rates, serve_worker
+from ferrite.bench.works import Work, works
+from ferrite.cli.bench_report import comparison_json, comparison_lines, row_lines, rows_json
+from ferrite.cli.bench_serve import ServeOptions, serve_bench
+from ferrite.cli.model import DEFAULT_MODEL, ModelOption, OpenedModel, ThreadsOption, opened
 from ferrite.program.runner import NativeRunner, RunnerConfig
 
+STEPS, SERVED_STEPS = 32, 128
+WORKER_POSITIONS = 16384
+"""Positions of each sequence for a program that asks later: memory is taken as they are written."""
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One kind of work: its rates over the rounds, and the rate the machine's limits allow."""
-
-    work: str
-    depth: int
-    streams: int
-    tokens_per_second: float
-    lowest: float
-    highest: float
-    floor_share: float
-    """median over the rounds of the time the limits need ÷ the time taken"""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One kind of work: how to time it, and what it must read and compute at the least."""
-
-    name: str
-    depth: int
-    streams: int
-    tokens: int
-    steps: int
-    time: Callable[[], float]
+LENGTHS, STREAMS, DEPTHS = "16,128,512,2048", "1,2,4,8,16", "32,1024,4096"
+COMPARED_LENGTHS, COMPARED_STREAMS, COMPARED_DEPTHS = "512", "1,4,8", "32"
+"""Fewer: another engine may take ten times as long, and fills every sequence of every round anew."""
 
 
 def bench(
@@ -49,118 +38,159 @@ def bench(
     provider: Annotated[
         str, typer.Option("--kernel-provider", help="auto, portable or an instruction set.")
     ] = "auto",
-    prefill: Annotated[str, typer.Option("--prefill", help="Prompt lengths.")] = "16,128,512,2048",
-    streams: Annotated[str, typer.Option("--streams", help="Concurrent sequences.")] = "1,2,4,8,16",
-    depth: Annotated[str, typer.Option("--depth", help="Context depths of the decode rows.")] = "32,1024",
+    prefill: Annotated[
+        str | None,
+        typer.Option("--prefill", help=f"Prompt lengths ({LENGTHS}; {COMPARED_LENGTHS} with --compare)."),
+    ] = None,
+    streams: Annotated[
+        str | None,
+        typer.Option(
+            "--streams",
+            help=f"Concurrent sequences ({STREAMS}; {COMPARED_STREAMS} with --compare; 8 with --serve).",
+        ),
+    ] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(
+            "--depth", help=f"Context depths of decode ({DEPTHS}; {COMPARED_DEPTHS} with --compare)."
+        ),
+    ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", min=1, max=MOST_COUNT, help="Decode steps timed at once.")
-    ] = 32,
+        int | None,
+        typer.Option(
+            "--steps",
+            min=1,
+            max=MOST_COUNT,
+            help=f"Decode steps timed at once ({STEPS}; {SERVED_STEPS} with --serve).",
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Rounds; the median counts.")] = 5,
+    compared: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help=f"Beside installed peers ({', '.join(peer.project for peer in PEERS)})."
+        ),
+    ] = False,
+    python: Annotated[
+        str,
+        typer.Option(
+            "--compare-python", metavar="PATH", help="The Python that has the peers.", show_default="this one"
+        ),
+    ] = sys.executable,
+    served: Annotated[
+        bool, typer.Option("--serve", help="Over HTTP on loopback, beside the engine alone.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the result: .png or .svg, by matplotlib."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     worker: Annotated[
         bool, typer.Option("--worker", help="Answer JSON lines on standard input instead.")
     ] = False,
 ) -> None:
-    """Measure prefill and decode, interleaved with the machine's read bandwidth and int8 peak."""
-    lengths, counts, depths = (
-        _numbers(prefill, "--prefill"),
-        _numbers(streams, "--streams"),
-        _numbers(depth, "--depth"),
-    )
+    """Measure prefill and decode beside the machine's read bandwidth and int8 peak."""
+    if sum((compared, served, worker)) > 1:
+        raise typer.BadParameter("only one of --compare, --serve and --worker", param_hint="--compare")
+    if provider not in (providers := ("auto", *_native.providers())):
+        raise typer.BadParameter(f"expected one of {', '.join(providers)}", param_hint="--kernel-provider")
+    if plot is not None:
+        _check_plot(plot, can_draw=not (served or worker))
+    lengths = _numbers(prefill or (COMPARED_LENGTHS if compared else LENGTHS), "--prefill")
+    counts = _numbers(streams or (COMPARED_STREAMS if compared else "8" if served else STREAMS), "--streams")
+    depths = _numbers(depth or (COMPARED_DEPTHS if compared else DEPTHS), "--depth")
     if max(counts) > MOST_STREAMS:
         raise typer.BadParameter(f"at most {MOST_STREAMS} streams", param_hint="--streams")
-    providers = ("auto", *_native.providers())
-    if provider not in providers:
-        raise typer.BadParameter(f"expected one of {', '.join(providers)}", param_hint="--kernel-provider")
+    if served:
+        if len(counts) > 1:
+            raise typer.BadParameter("one number of streams with --serve", param_hint="--streams")
+        options = ServeOptions(model, threads, provider, counts[0], steps or SERVED_STEPS, rounds)
+        typer.echo(serve_bench(options, as_json=as_json))
+        return
+    peers = _peers(python) if compared else []
     team = threads or len(os.sched_getaffinity(0))
     with opened(model, threads=team) as m:
-        context = max(16384 if worker else 0, *lengths, *(d + steps + 16 for d in depths))
-        config = RunnerConfig(threads=team, provider=provider, context_length=context, sequences=MOST_STREAMS)
-        runner = NativeRunner(m.program, m.weights, config)
+        asked = list(works(lengths, counts, depths, steps or STEPS))
+        runner = _runner(m, asked, team, provider, worker=worker)
         rates = Rates(runner)
         if worker:
             serve_worker(rates, sys.stdin)
             return
-        works = list(_works(rates, lengths, counts, depths, steps))
-        rows, limits = _measure(works, runner, team, rounds)
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "model": model,
-                    "threads": team,
-                    "provider": runner.provider,
-                    **limits,
-                    "rows": [asdict(row) for row in rows],
-                },
-                indent=1,
-            )
-        )
-        return
-    typer.echo(f"{model}, {runner.provider}, {team} threads; median of {rounds} rounds")
-    typer.echo(
-        f"read bandwidth {limits['read_gb_s']:.1f} GB/s, "
-        f"int8 peak {limits['int8_gmac_s']:.0f} G multiply-adds/s"
+        title = f"{model}, {runner.provider}, {team} threads; median of {rounds} rounds"
+        head = {"model": model, "threads": team, "provider": runner.provider}
+        if compared:
+            comparisons = _compare(rates, asked, m.file.paths[0], python, peers, team, rounds)
+            missing = [peer.project for peer in PEERS if peer not in peers]
+            found = head | comparison_json(comparisons, missing)
+            _print(title, found, comparison_lines(comparisons), as_json=as_json)
+            if plot is not None:
+                plot_comparison(comparisons, title, plot)
+            return
+        machine = Machine(runner, team)
+        rows = measure(rates, asked, runner, machine, rounds=rounds, threads=team)
+    limits = machine.limits()
+    _print(title, head | rows_json(rows, limits), row_lines(rows, limits), as_json=as_json)
+    if plot is not None:
+        plot_rows(rows, title, plot)
+
+
+def _runner(
+    model: OpenedModel, asked: Sequence[Work], threads: int, provider: str, *, worker: bool
+) -> NativeRunner:
+    context = max(work.depth + work.steps for work in asked)
+    return NativeRunner(
+        model.program,
+        model.weights,
+        RunnerConfig(
+            threads=threads,
+            provider=provider,
+            context_length=max(WORKER_POSITIONS, context) if worker else context,
+            sequences=MOST_STREAMS,
+        ),
     )
-    typer.echo(
-        f"{'work':8} {'depth':>6} {'streams':>7} {'tokens/s':>10} {'lowest':>9} {'highest':>9} "
-        f"{'of the limit':>12}"
-    )
-    for row in rows:
-        typer.echo(
-            f"{row.work:8} {row.depth:6} {row.streams:7} {row.tokens_per_second:10.1f} {row.lowest:9.1f} "
-            f"{row.highest:9.1f} {row.floor_share:12.2f}"
-        )
 
 
-def _works(
-    rates: Rates, lengths: list[int], counts: list[int], depths: list[int], steps: int
-) -> Iterator[Work]:
-    for n in lengths:
-        yield Work("prefill", n, 1, n, -(-n // PREFILL_CHUNK), partial(rates.prefill, n))
-    for d in depths:
-        for b in counts:
-            time = partial(rates.decode, streams=b, steps=steps, depth=d)
-            yield Work("decode", d, b, b * steps, steps, time)
+def _peers(python: str) -> list[Peer]:
+    """Return the peers that ``python`` has; raises ``PeerError`` when there is none."""
+    found = find_peers(python)
+    missing = ", ".join(peer.project for peer in PEERS if peer not in found)
+    if not found:
+        raise PeerError(f"nothing to compare with: {python} has none of {missing} (see --compare-python)")
+    if missing:
+        typer.echo(f"not compared, since {python} does not have it: {missing}", err=True)
+    return found
 
 
-def _measure(
-    works: list[Work], runner: NativeRunner, threads: int, rounds: int
-) -> tuple[list[Row], dict[str, float]]:
-    """Time every work once a round, the machine's limits before each; the first round only warms up."""
-    machine = _native.MachineLimits(_native.Team(threads))
-    times: list[list[float]] = [[] for _ in works]
-    shares: list[list[float]] = [[] for _ in works]
-    bandwidths, peaks = [], []
-    for round_ in range(rounds + 1):
-        for index, work in enumerate(works):
-            bandwidth, peak = machine.read_bandwidth(), machine.multiply_adds(runner.provider)
-            seconds = work.time()
-            if round_ == 0:
-                continue
-            bandwidths.append(bandwidth)
-            peaks.append(peak)
-            # A step reads the weights once and multiplies each by every row; the larger time is its floor.
-            read = work.steps * runner.step_bytes / bandwidth
-            compute = work.tokens * runner.multiply_adds / peak
-            times[index].append(seconds)
-            shares[index].append(max(read, compute) / seconds)
-    rows = []
-    for work, seconds_each, share in zip(works, times, shares, strict=True):
-        rate = [work.tokens / s for s in seconds_each]
-        rows.append(
-            Row(
-                work.name,
-                work.depth,
-                work.streams,
-                statistics.median(rate),
-                min(rate),
-                max(rate),
-                statistics.median(share),
-            )
-        )
-    limits = {"read_gb_s": statistics.median(bandwidths) / 1e9, "int8_gmac_s": statistics.median(peaks) / 1e9}
-    return rows, limits
+def _compare(
+    rates: Rates,
+    asked: Sequence[Work],
+    path: Path,
+    python: str,
+    peers: Sequence[Peer],
+    threads: int,
+    rounds: int,
+) -> list[Comparison]:
+    engines: dict[str, RunWork] = {"ferrite": partial(run_work, rates)}
+    with ExitStack() as stack:
+        for peer in peers:
+            process = start_peer(peer, python, path, threads=threads, works=asked)
+            stack.enter_context(process)
+            process.wait_ready()
+            engines[peer.name] = process.run
+        return compare(engines, asked, rounds=rounds)
+
+
+def _print(title: str, found: dict[str, Any], lines: Iterable[str], *, as_json: bool) -> None:
+    typer.echo(json.dumps(found, indent=1) if as_json else "\n".join([title, *lines]))
+
+
+def _check_plot(path: Path, *, can_draw: bool) -> None:
+    if not can_draw:
+        raise typer.BadParameter("not with --serve or --worker", param_hint="--plot")
+    try:
+        check_plot(path)
+    except PlotError as error:
+        raise typer.BadParameter(str(error), param_hint="--plot") from error
 
 
 def _numbers(text: str, option: str) -> list[int]:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -51,13 +52,16 @@ FALLBACK_STOPS = ("\n\nUser:", "\n\nAssistant:")
 """Where the fallback template would begin the next turn, which a model writes when nothing stops it."""
 
 
-def load_model(config: ServerConfig) -> LoadedModel:
+def load_model(
+    config: ServerConfig, *, on_runner: Callable[[NativeRunner], None] | None = None
+) -> LoadedModel:
     """Resolve, open and load ``config.model`` and start its engine; ``config.threads`` is a number.
 
+    ``on_runner`` is given what the engine will run, before it does.
     Raises ``ModelLoadError``, one line that names the file or the option at fault.
     """
     try:
-        return _load(config)
+        return _load(config, on_runner)
     except (CatalogueError, GGUFError) as error:
         raise ModelLoadError(str(error)) from error
     except (TokenizerError, TemplateRefusedError, RunnerConfigError) as error:
@@ -68,7 +72,7 @@ def load_model(config: ServerConfig) -> LoadedModel:
         raise ModelLoadError(f"{config.model}: not enough memory for the model and its KV cache") from error
 
 
-def _load(config: ServerConfig) -> LoadedModel:
+def _load(config: ServerConfig, on_runner: Callable[[NativeRunner], None] | None) -> LoadedModel:
     with console_report() as report:
         path = resolve(os.path.expanduser(config.model or ""), offline=config.offline, report=report)
     with open_gguf(path) as file:
@@ -81,6 +85,8 @@ def _load(config: ServerConfig) -> LoadedModel:
         answer_format = find_format(chat_template, tokenizer)
         detokenizer = partial(tokenizer.detokenizer, shown=answer_format.shown_ids)
         runner = _runner(config, file)
+        if on_runner is not None:
+            on_runner(runner)
         engine = Engine(
             runner,
             detokenizer,

@@ -9,10 +9,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from ferrite.api import ModelLoadError
+from ferrite.bench.peers import PeerError
 from ferrite.bench.served import ParityError
 from ferrite.catalogue import CatalogueError, console_report, resolve
 from ferrite.chat import ChatTemplateError, TemplateRefusedError
 from ferrite.cli.bench import bench
+from ferrite.cli.bench_serve import ServeError
 from ferrite.cli.inspect import inspect_json, inspect_text
 from ferrite.cli.parity import parity
 from ferrite.cli.pull import pull
@@ -78,8 +81,11 @@ def _one_line_errors() -> Iterator[None]:
         ChatTemplateError,
         GenerationFailed,
         GGUFError,
+        ModelLoadError,
         ParityError,
+        PeerError,
         RunnerConfigError,
+        ServeError,
         StepError,
         TemplateRefusedError,
         TokenizerError,

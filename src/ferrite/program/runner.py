@@ -162,9 +162,23 @@ class NativeRunner:
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds of one row, attention and the output matrix of rows without logits apart."""
-        matrices = map(self._weights.matrix, multiplied_names(self._program))
+        """Multiply-adds of one row whose logits are wanted, attention apart."""
+        return self._multiply_adds(multiplied_names(self._program))
+
+    @property
+    def logits_multiply_adds(self) -> int:
+        """Of ``multiply_adds``, those of the output matrix: only rows whose logits are wanted have them."""
+        return self._multiply_adds([op.weight for op in self._program.ops if isinstance(op, Logits)])
+
+    def _multiply_adds(self, names: Sequence[str]) -> int:
+        matrices = map(self._weights.matrix, names)
         return sum(matrix.rows * matrix.cols for matrix in matrices)
+
+    def kv_read_bytes(self, position: int) -> int:
+        """Bytes of KV memory that a row at ``position`` reads, its own included: a window hides the rest."""
+        layer_bytes = self._block_bytes / (self._block_tokens * self._program.n_layers)
+        windows = [op.window for op in self._program.ops if isinstance(op, Attention)]
+        return round(layer_bytes * sum(min(position + 1, window or position + 1) for window in windows))
 
     def sampler(
         self,
@@ -228,6 +242,14 @@ class NativeRunner:
             [np.asarray(table, np.int32) for table in batch.block_tables],
             batch.sample_rows,
         )
+
+    def record_times(self) -> None:
+        """Record, from nothing, where the time of the following steps goes. Not while a step runs."""
+        self._executor.record_times()
+
+    def recorded_times(self) -> _native.OpTimes:
+        """Stop recording and return what was: in seconds, ops summed over the threads."""
+        return self._executor.recorded_times()
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one KV block (copy-on-write)."""
