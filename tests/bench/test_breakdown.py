@@ -5,13 +5,14 @@ from dataclasses import astuple, dataclass
 import pytest
 
 from ferrite.bench.breakdown import Breakdown, breakdown
-from ferrite.bench.measure import Machine, measure
+from ferrite.bench.measure import Limits, measure
 from ferrite.bench.rates import Rates
 from ferrite.bench.rows import Lines
 from ferrite.bench.works import Work, need, works
 from ferrite.gguf import open_gguf
 from ferrite.models import trace_model
 from ferrite.program.runner import NativeRunner, RunnerConfig, load_runner
+from tests.bench.support import FixedMachine
 from tests.reference.tiny import write_tiny_model
 
 
@@ -109,7 +110,7 @@ def test_every_work_has_a_row_whose_shares_add_up(runner: NativeRunner) -> None:
         ("decode", 8, 1, 2),
         ("decode", 8, 3, 6),
     ]
-    machine = Machine(runner, 1)
+    machine = FixedMachine()
     rows = measure(Rates(runner, streams=4), asked, runner, machine, rounds=1, threads=2)
     assert [(row.work, row.depth, row.streams) for row in rows] == [
         (work.kind, work.depth, work.streams) for work in asked
@@ -119,7 +120,7 @@ def test_every_work_has_a_row_whose_shares_add_up(runner: NativeRunner) -> None:
         assert row.floor_share > 0
         assert sum(astuple(row.time)) == pytest.approx(1.0)
     assert len(machine.bandwidths) == len(asked)
-    assert machine.limits().read_gb_s > 0
+    assert machine.limits() == Limits(read_gb_s=1.0, int8_gmac_s=2.0)
 
 
 def test_depth_is_filled_once_and_for_every_stream(

@@ -8,17 +8,22 @@ from pathlib import Path
 import pytest
 
 from ferrite import _native
+from ferrite.cli import bench as bench_command
+from tests.bench.support import FixedMachine
 from tests.cli.support import Command
 
 SHORT = ("--prefill", "8", "--depth", "4", "--steps", "2", "--rounds", "1", "--threads", "1")
 
 
-def test_rows_say_the_rate_the_limit_and_where_the_time_went(ferrite: Command, tiny: Path) -> None:
+def test_rows_say_the_rate_the_limit_and_where_the_time_went(
+    ferrite: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_command, "Machine", lambda *_: FixedMachine())
     done = ferrite("bench", "-m", str(tiny), "--streams", "1,2", *SHORT)
     assert (done.status, done.err) == (0, "")
     title, limits, head, *rows = done.out.splitlines()
     assert title == f"{tiny}, {_native.providers()[0]}, 1 threads; median of 1 rounds"
-    assert limits.startswith("read bandwidth ")
+    assert limits.startswith("read bandwidth 1.0 GB/s, int8 peak 2 G multiply-adds/s")
     assert head.split()[:6] == ["work", "depth", "streams", "tokens/s", "lowest", "highest"]
     assert [row.split()[:3] for row in rows] == [
         ["prefill", "8", "1"],
@@ -43,8 +48,11 @@ def test_json_has_the_numbers_of_the_table(ferrite: Command, tiny: Path) -> None
         assert sum(row["time"].values()) == pytest.approx(1)
 
 
-def test_a_picture_is_written(ferrite: Command, tiny: Path, tmp_path: Path) -> None:
+def test_a_picture_is_written(
+    ferrite: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    monkeypatch.setattr(bench_command, "Machine", lambda *_: FixedMachine())
     path = tmp_path / "rates.svg"
     done = ferrite("bench", "-m", str(tiny), "--streams", "1", *SHORT, "--plot", str(path))
     assert (done.status, done.err) == (0, "")
