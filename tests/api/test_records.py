@@ -168,18 +168,3 @@ def test_the_choices_of_a_prompt_run_together(case: Case) -> None:
     assert (row.queue_ms, row.prefill_ms, row.decode_ms, row.ttft_ms) == (500, 1500, 2500, 2000)
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (7, 2, 12)
     assert row.finish_reason == "stop,length"
-
-
-def test_a_choice_that_was_stopped_has_our_times(case: Case) -> None:
-    case.record.taken(7)
-    case.pass_time(1)
-    case.record.admitted()
-    case.pass_time(2)
-    case.record.add(0, Delta("a", (1,)))
-    case.pass_time(3)
-    case.record.add(0, Delta("b", (2,)))
-    case.record.stopped(0, Usage(7, 2))
-    case.record.end(finish_reasons=["tool_calls"])
-    row = case.row()
-    assert (row.queue_ms, row.prefill_ms, row.decode_ms, row.ttft_ms) == (1000, 2000, 3000, 3000)
-    assert (row.completion_tokens, row.cached_tokens, row.finish_reason) == (2, 0, "tool_calls")

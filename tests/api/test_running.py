@@ -8,8 +8,9 @@ import pytest
 
 from ferrite.api.running import Running
 from ferrite.engine.errors import GenerationFailed
-from ferrite.engine.events import Delta, Event, Finished, Timings, Usage
+from ferrite.engine.events import CacheTrace, Delta, Event, Finished, Timings, Usage
 
+CACHE = CacheTrace("hit", 1, 1)
 END = Finished("length", Usage(2, 1), Timings(0.5, 0.5, 0.5), (), None)
 
 
@@ -18,7 +19,7 @@ class Handle:
 
     def __init__(self, *events: Event | Exception) -> None:
         self.queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
-        self.cancelled = self.ended = False
+        self.cancelled = self.stopped = self.ended = False
         for event in events:
             self.queue.put_nowait(event)
 
@@ -38,6 +39,9 @@ class Handle:
             raise event
         self.ended = isinstance(event, Finished)
         return event
+
+    def stop(self) -> None:
+        self.stopped = True
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -82,17 +86,34 @@ def test_choices_without_a_generation_are_empty() -> None:
 
 def test_a_choice_that_is_stopped_leaves_the_others_running() -> None:
     async def collect() -> None:
-        first, second = Handle(delta("ab"), delta("never")), Handle(delta("x"), delta("y"), END)
+        late = Finished("length", Usage(2, 7, 1), Timings(0.5, 0.5, 0.5), tuple(b"abnever"), "r", CACHE)
+        first = Handle(delta("ab"), delta("never"), late)
+        second = Handle(delta("x"), delta("y"), END)
         running = Running([first, second], 2, 2)
         seen: list[tuple[int, Event]] = []
         async for choice, event in running:
             seen.append((choice, event))
             if event == delta("ab"):
-                end = running.stop(choice)
-                assert (end.reason, end.usage) == ("stop", Usage(2, 2))
-        assert first.cancelled
-        assert not second.cancelled
-        assert [event for _, event in seen] == [delta("ab"), delta("x"), delta("y"), END]
+                running.stop(choice)
+        assert (first.stopped, first.cancelled) == (True, False)
+        assert not second.stopped
+        # With the tokens that belong to the answer, however many came until it stopped.
+        end = Finished("stop", Usage(2, 2, 1), Timings(0.5, 0.5, 0.5), tuple(b"ab"), None, CACHE)
+        assert [event for choice, event in seen if choice == 0] == [delta("ab"), end]
+        assert [event for choice, event in seen if choice == 1] == [delta("x"), delta("y"), END]
+
+    asyncio.run(collect())
+
+
+def test_a_generation_alone_that_is_stopped_gives_its_end() -> None:
+    async def collect() -> None:
+        running = Running([Handle(delta("ab"), delta("never"), END)], 2, 1)
+        seen: list[Event] = []
+        async for choice, event in running:
+            seen.append(event)
+            if isinstance(event, Delta):
+                running.stop(choice)
+        assert seen == [delta("ab"), Finished("stop", Usage(2, 2), Timings(0.5, 0.5, 0.5), (), None)]
 
     asyncio.run(collect())
 

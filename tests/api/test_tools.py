@@ -248,6 +248,11 @@ def test_one_call_where_parallel_calls_are_off(server: Scripted) -> None:
     assert (len(calls_of(choice["message"])), choice["finish_reason"]) == (1, "tool_calls")
     with server.running.client() as http:
         assert http.get("/v1/stats").json()["aborted"] == 0
+        assert http.get("/admin/stats").json()["batcher"]["aborted"] == 0
+        row = http.get("/v1/requests").json()["rows"][-1]
+    assert (row["finish_reason"], row["cancelled"]) == ("tool_calls", False)
+    assert row["completion_tokens"] == len(OSLO.encode())
+    assert row["decode_ms"] is not None
 
 
 def test_only_allowed_functions_are_called_and_all_are_shown(server: Scripted) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ferrite.engine import EngineBusy, GenerationFailed, RequestTooLarge
+from ferrite.engine import EngineBusy, GenerationFailed, RequestTooLarge, Usage
 from ferrite.kv import BlockAccountingError
 from ferrite.program.step import StepBatch, StepError
 from ferrite.sampling import SamplingParams
@@ -267,6 +267,76 @@ def test_cancel_during_a_step_drops_its_token(bench: Bench) -> None:
     bench.step()
     assert reader.events == []
     assert len(bench.runner.batches) == 1
+    bench.check_idle()
+
+
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize(
+    "bench", [{"prefill_chunk": 4, "max_concurrent": 1, "inference_wait_seconds": 60.0}], indirect=True
+)
+def test_stop_in_every_stage_ends_within_one_step(bench: Bench, steps: int) -> None:
+    reader = bench.submit(request(range(10), max_tokens=20))
+    bench.step(steps)
+    reader.generation.stop()
+    reader.generation.stop()
+    assert bench.engine._batch.is_ready is (steps > 0)
+    bench.step()
+    tokens = expected_completion(range(10), max(steps - 2, 0))
+    assert len(bench.runner.batches) == steps
+    assert reader.token_ids == tokens
+    assert reader.outcome == "ended"
+    assert reader.finished is not None
+    assert (reader.finished.reason, reader.finished.token_ids) == ("stop", tokens)
+    assert reader.finished.usage == Usage(10, len(tokens))
+    assert bench.engine.batcher().aborted == 0
+    bench.check_idle()
+
+
+@pytest.mark.parametrize("bench", [{"inference_wait_seconds": 60.0}], indirect=True)
+def test_stop_while_waiting_takes_no_step(bench: Bench) -> None:
+    running, waiting = bench.submit(request(max_tokens=2)), bench.submit(request(max_tokens=9))
+    waiting.generation.stop()
+    bench.step(3)
+    assert running.finished is not None
+    assert waiting.finished is not None
+    assert waiting.finished.usage == Usage(3, 0)
+    assert len(bench.runner.batches) == 2
+    bench.check_idle()
+
+
+@pytest.mark.parametrize("bench", [{"event_queue": 1}], indirect=True)
+def test_stop_ends_a_generation_whose_reader_has_fallen_behind(bench: Bench) -> None:
+    reader = bench.submit(request(max_tokens=9), allowance=0)
+    bench.step(3)
+    assert not bench.engine._batch.is_ready
+    reader.generation.stop()
+    assert bench.engine._batch.is_ready
+    bench.step()
+    bench.check_idle()
+    reader.allow(9)
+    bench.spin()
+    assert reader.finished is not None
+    assert reader.finished.token_ids == reader.token_ids == expected_completion((1, 2, 3), 1)
+
+
+def test_stop_during_a_step_keeps_its_token(bench: Bench) -> None:
+    reader = bench.submit(request(max_tokens=5))
+    bench.runner.before_step = lambda batch: reader.generation.stop()
+    bench.step(2)
+    assert len(bench.runner.batches) == 1
+    assert reader.finished is not None
+    assert reader.finished.usage == Usage(3, 1)
+    bench.check_idle()
+
+
+@pytest.mark.parametrize("bench", [{"max_concurrent": 2, "prefill_chunk": 4}], indirect=True)
+def test_a_leader_that_is_stopped_hands_over_its_prompt(bench: Bench) -> None:
+    leader, follower = (bench.submit(request(range(10), max_tokens=3)) for _ in range(2))
+    bench.step(2)
+    leader.generation.stop()
+    bench.step(4)
+    assert follower.token_ids == expected_completion(range(10), 3)
+    assert bench.engine.batcher().prefill_tokens == 10
     bench.check_idle()
 
 

@@ -57,6 +57,16 @@ def trace(reader: Reader) -> CacheTrace:
     return reader.finished.cache
 
 
+def test_a_stopped_generation_leaves_its_snapshot(bench: Bench) -> None:
+    reader = bench.submit(keyed(PROMPT, max_tokens=20))
+    bench.step(4)
+    reader.generation.stop()
+    bench.step()
+    assert trace(reader) == CacheTrace("miss", stored=True, identity="digest")
+    continued = (*PROMPT, *reader.token_ids, 7)
+    assert trace(complete(bench, keyed(continued))).cached_tokens == len(continued) - 2
+
+
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 30])
 def test_same_prompt_again_evaluates_only_its_last_position(bench: Bench, length: int) -> None:
     prompt = PROMPT[:length]

@@ -219,9 +219,7 @@ class GenerationEndpoint(Generic[BodyT]):
             shown = scored if isinstance(event, Finished) else 0
             sent = await self._aside(body, shown, partial(builder.add, first + choice, event))
             if not isinstance(event, Finished) and builder.ended(first + choice):
-                end = running.stop(choice)
-                record.stopped(choice, end.usage)
-                sent += builder.add(first + choice, end)
+                running.stop(choice)
             if body.stream:
                 await reply.send_events(sent)
 

@@ -26,6 +26,9 @@ class GenerationHandle(Protocol):
     def __aiter__(self) -> AsyncIterator[Event]:
         """Iterate over the events."""
 
+    def stop(self) -> None:
+        """End it as if it had ended by itself, with its ``Finished`` to come."""
+
     def cancel(self) -> None:
         """Drop the request; nothing happens when it has ended."""
 

@@ -126,11 +126,6 @@ class RequestRecord:
             run.choices[choice].usage = event.usage
             run.choices[choice].timings = event.timings
 
-    def stopped(self, choice: int, usage: Usage) -> None:
-        """A choice ended early because nothing more could come out of it: the engine has no times of it."""
-        self._runs[-1].last_at = self._clock()
-        self._runs[-1].choices[choice].usage = usage
-
     def end(
         self, *, finish_reasons: Sequence[str] = (), error: str | None = None, cancelled: bool = False
     ) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
 
 from ferrite.api.model import GenerationHandle
 from ferrite.engine.events import Delta, Event, Finished, Timings, Usage
@@ -14,8 +14,8 @@ _NO_TIMINGS = Timings(0.0, 0.0, 0.0)
 class Running:
     """Generations that were admitted together; an iterator over choice and event.
 
-    It ends when every choice has finished or was stopped. A slow reader slows down every choice: each waits
-    with its next event.
+    It ends when every choice has finished. A slow reader slows down every choice: each waits with its next
+    event.
     """
 
     def __init__(self, generations: Sequence[GenerationHandle], n_prompt: int, n: int) -> None:
@@ -24,6 +24,7 @@ class Running:
         self._iterators = [aiter(generation) for generation in generations]
         self._n_prompt = n_prompt
         self._n_tokens = [0] * n
+        self._stopped: set[int] = set()
         self._empty = deque(range(len(generations), n))
         self._idle = deque(range(len(generations)))
         """Choices whose next event nobody awaits."""
@@ -31,10 +32,13 @@ class Running:
         self._done: deque[asyncio.Future[Event | None]] = deque()
         """Those of the waiting ones that have their event."""
 
-    def stop(self, choice: int) -> Finished:
-        """End a generation out of which nothing more can come; return what takes the place of its own end."""
-        self._generations[choice].cancel()
-        return self._finished("stop", choice)
+    def stop(self, choice: int) -> None:
+        """End a generation out of which nothing more can come: its next event is its end.
+
+        The tokens that it made in the meantime are none of the answer, and not counted.
+        """
+        self._stopped.add(choice)
+        self._generations[choice].stop()
 
     def __aiter__(self) -> "Running":
         return self
@@ -43,7 +47,7 @@ class Running:
         """Return the next event of any choice; raises what ended a generation."""
         if self._empty:
             choice = self._empty.popleft()
-            return choice, self._finished("length", choice)
+            return choice, Finished("length", Usage(self._n_prompt, 0), _NO_TIMINGS, (), None)
         if len(self._iterators) == 1:
             # Without a task for each token.
             event = await self._next(0)
@@ -80,9 +84,15 @@ class Running:
 
     async def _next(self, choice: int) -> Event | None:
         event = await anext(self._iterators[choice], None)
-        if isinstance(event, Delta):
-            self._n_tokens[choice] += len(event.token_ids)
-        return event
+        if choice not in self._stopped:
+            if isinstance(event, Delta):
+                self._n_tokens[choice] += len(event.token_ids)
+            return event
+        while isinstance(event, Delta):
+            event = await anext(self._iterators[choice], None)
+        return None if event is None else self._cut(event, self._n_tokens[choice])
 
-    def _finished(self, reason: Literal["stop", "length"], choice: int) -> Finished:
-        return Finished(reason, Usage(self._n_prompt, self._n_tokens[choice]), _NO_TIMINGS, (), None)
+    @staticmethod
+    def _cut(end: Finished, n_tokens: int) -> Finished:
+        usage = replace(end.usage, completion_tokens=n_tokens)
+        return replace(end, reason="stop", usage=usage, token_ids=end.token_ids[:n_tokens], stop_string=None)

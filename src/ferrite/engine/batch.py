@@ -75,7 +75,7 @@ class RunningBatch:
     @property
     def is_ready(self) -> bool:
         """A step would do something."""
-        return any(s.channel.has_room or s.channel.cancelled for s in self._active)
+        return any(s.channel.has_room or s.channel.cancelled or s.channel.stopping for s in self._active)
 
     def prefix_stats(self) -> PrefixStats | None:
         """What the prefix cache holds and did; None without one. For any thread."""
@@ -98,9 +98,9 @@ class RunningBatch:
             self._active.append(sequence)
 
     def step(self) -> None:
-        """Drop what was cancelled, then run one step with every ready sequence, if there is one."""
-        for sequence in [s for s in self._active if s.channel.cancelled]:
-            self._abort(sequence)
+        """End what was cancelled or stopped, then run one step with every ready sequence, if there is one."""
+        for sequence in [s for s in self._active if s.channel.cancelled or s.channel.stopping]:
+            self._report(sequence, None, self._clock())
         ready = [s for s in self._active if s.leader is None and s.channel.has_room]
         started = self._clock()
         plan = self._prepared(plan_step(ready, self._pace.prefill_rows))
@@ -238,7 +238,7 @@ class RunningBatch:
             self._report(sequence, None, now)
 
     def _report(self, sequence: Sequence, token: int | None, now: float) -> None:
-        """Tell the reader what ``token`` means to it; None when there was none to sample."""
+        """Tell the reader what ``token`` means to it; None when it ends without one."""
         if sequence.channel.cancelled:
             self._abort(sequence)
             return
@@ -257,10 +257,10 @@ class RunningBatch:
 
     def _events(self, sequence: Sequence, token: int | None, now: float) -> list[Event]:
         if token is None:
-            delta = sequence.end()
+            delta = sequence.end("stop" if sequence.channel.stopping else "length")
         elif token < 0:
             _check_exhausted(sequence)
-            delta = sequence.end()
+            delta = sequence.end("length")
         else:
             if sequence.last_token_at is None:
                 self._meters.on_first_token(now - sequence.ticket.submitted_at)

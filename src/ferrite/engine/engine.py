@@ -259,6 +259,7 @@ class Engine:
             clock=self._clock,
             on_deadline=self._settle_now,
             on_cancel=lambda: self._withdraw(ticket),
+            on_stop=self._notify,
         )
 
     def _size_refusal(self, positions: int) -> RequestTooLarge | None:

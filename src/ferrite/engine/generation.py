@@ -29,6 +29,7 @@ class Channel:
         self._ended = False
         self._failure: Exception | None = None
         self._cancelled = False
+        self._stopping = False
         self._wake_pending = False
         self._changed = asyncio.Event()
 
@@ -39,8 +40,13 @@ class Channel:
 
     @property
     def cancelled(self) -> bool:
-        """The reader wants no more."""
+        """The reader wants nothing of the generation any more, not even its end."""
         return self._cancelled
+
+    @property
+    def stopping(self) -> bool:
+        """The reader has all that it needs and waits for the end."""
+        return self._stopping
 
     def grant(self) -> None:
         """Tell the reader that the request is admitted."""
@@ -74,6 +80,10 @@ class Channel:
             self._failure = None
             self._events.clear()
             self._wake()
+
+    def stop(self) -> None:
+        """Ask for the end, from any thread; what was written stays, and ``Finished`` follows."""
+        self._stopping = True
 
     def check_granted(self) -> bool:
         """Return whether the request was admitted; raises what ended it before."""
@@ -125,7 +135,7 @@ class Channel:
 class Generation:
     """The caller's handle: wait for the permit, then iterate the events.
 
-    Belongs to one task of the loop it was submitted on; ``cancel`` may come from anywhere.
+    Belongs to one task of the loop it was submitted on; ``stop`` and ``cancel`` may come from anywhere.
     """
 
     def __init__(
@@ -136,6 +146,7 @@ class Generation:
         clock: Callable[[], float],
         on_deadline: Callable[[], None],
         on_cancel: Callable[[], None],
+        on_stop: Callable[[], None],
     ) -> None:
         """``deadline``: reading of ``clock`` at which the wait for a permit is over."""
         self._channel = channel
@@ -143,6 +154,7 @@ class Generation:
         self._clock = clock
         self._on_deadline = on_deadline
         self._on_cancel = on_cancel
+        self._on_stop = on_stop
 
     async def admitted(self) -> None:
         """Return when the permit is granted.
@@ -173,6 +185,15 @@ class Generation:
         while (event := self._channel.take()) is None:
             await self._channel.changed()
         return event
+
+    def stop(self) -> None:
+        """End the generation as if it had ended by itself: within one step, and with ``Finished``.
+
+        For a reader that has the whole answer. Tokens that it has not read yet count as well. A request that
+        waits in line ends when it would start.
+        """
+        self._channel.stop()
+        self._on_stop()
 
     def cancel(self) -> None:
         """Drop the request: at once while it waits, at the end of the running step otherwise."""

@@ -163,11 +163,11 @@ class Sequence:
         exhausted = self.total - self.prompt_length >= request.max_tokens
         if not complete and not exhausted and self.text.stop is None:
             return self._delta(text, self.total) if text else None
-        return self._end(text, self.total - 1 if ended else self.total, complete=complete)
+        return self._end(text, self.total - 1 if ended else self.total, "stop" if complete else "length")
 
-    def end(self) -> Delta | None:
+    def end(self, reason: Literal["stop", "length"]) -> Delta | None:
         """End without another token; returns what was held back."""
-        return self._end("", self.total, complete=False)
+        return self._end("", self.total, reason)
 
     def finished(self, now: float) -> Finished:
         """Return the last event of a generation that ended.
@@ -194,10 +194,10 @@ class Sequence:
             prompt_logprobs=tuple(self.prompt_logprobs) if self.ticket.request.prompt_logprobs else None,
         )
 
-    def _end(self, text: str, visible: int, *, complete: bool) -> Delta | None:
+    def _end(self, text: str, visible: int, reason: Literal["stop", "length"]) -> Delta | None:
         if self.text.stop is None:
             text += self.text.finish()
-        self.reason = "stop" if complete or self.text.stop is not None else "length"
+        self.reason = reason if self.text.stop is None else "stop"
         return self._delta(text, visible) if text or self.reported < visible else None
 
     def _delta(self, text: str, stop: int) -> Delta:
