@@ -75,14 +75,36 @@ StepInput step_input(const Ints& tokens, const Ints& positions, const Ints& sequ
   return input;
 }
 
+// The draft of each logit row: the tokens of the `drafted` rows behind it. `rows` gets the logit rows with those
+// of the drafts among them. No drafts at all when `drafted` is empty.
+std::vector<std::span<const int32_t>> draft_rows(const StepInput& input, const std::vector<int32_t>& drafted,
+                                                 std::vector<int32_t>& rows) {
+  rows.assign(input.logit_rows.begin(), input.logit_rows.end());
+  if (drafted.empty()) return {};
+  if (drafted.size() != rows.size()) throw std::invalid_argument("step: one draft for each sampled row");
+  std::vector<std::span<const int32_t>> drafts;
+  rows.clear();
+  for (std::size_t i = 0; i < drafted.size(); ++i) {
+    const int64_t row = input.logit_rows[i], last = row + drafted[i];
+    if (row < 0 || drafted[i] < 0 || last >= input.rows() ||
+        input.sequences[static_cast<std::size_t>(row)] != input.sequences[static_cast<std::size_t>(last)])
+      throw std::invalid_argument("step: a draft is not of the rows behind its own");
+    drafts.push_back(input.tokens.subspan(static_cast<std::size_t>(row) + 1, static_cast<std::size_t>(drafted[i])));
+    for (int64_t each = row; each <= last; ++each) rows.push_back(static_cast<int32_t>(each));
+  }
+  return drafts;
+}
+
 nb::ndarray<nb::numpy, int32_t> run_step(Executor& executor, const Ints& tokens, const Ints& positions,
                                          const Ints& sequences, const std::vector<Ints>& tables,
                                          const Ints& logit_rows, const std::vector<Sampler*>& samplers,
-                                         const std::vector<std::pair<int32_t, Scorer*>>& scored) {
+                                         const std::vector<std::pair<int32_t, Scorer*>>& scored,
+                                         const std::vector<int32_t>& drafted) {
   for (const Sampler* sampler : samplers)
     if (sampler == nullptr) throw std::invalid_argument("step: a sampler is None");
   StepInput input = step_input(tokens, positions, sequences, tables, logit_rows);
-  std::vector<int32_t> rows(logit_rows.data(), logit_rows.data() + logit_rows.size());
+  std::vector<int32_t> rows;
+  const auto drafts = draft_rows(input, drafted, rows);
   std::vector<Scorer*> scorers;
   for (const auto& [first, scorer] : scored) {
     if (scorer == nullptr) throw std::invalid_argument("step: a scorer is None");
@@ -96,7 +118,7 @@ nb::ndarray<nb::numpy, int32_t> run_step(Executor& executor, const Ints& tokens,
   {
     nb::gil_scoped_release unlocked;
     executor.step(input);
-    ids = executor.sample(samplers, scorers);
+    ids = executor.sample(samplers, scorers, drafts);
   }
   const std::size_t count = ids.size();
   return to_numpy(std::move(ids), {count});
@@ -270,7 +292,10 @@ void bind_sampling(nb::module_& m) {
           "logits"_a)
       .def_prop_ro("logprobs",
                    [](const Sampler& sampler) {
-                     return std::make_pair(sampler.logprobs().chosen, sampler.logprobs().top);
+                     std::vector<std::pair<double, std::vector<std::pair<int32_t, double>>>> result;
+                     for (const TokenLogprobs& found : sampler.logprobs())
+                       result.emplace_back(found.chosen, found.top);
+                     return result;
                    })
       .def("observe", &Sampler::observe, "token"_a);
 
@@ -387,7 +412,7 @@ void bind_executor(nb::module_& m) {
       .def("record_times", &Executor::record_times)
       .def("recorded_times", &Executor::recorded_times)
       .def("step", run_step, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a,
-           "samplers"_a, "scored"_a = nb::list())
+           "samplers"_a, "scored"_a = nb::list(), "drafted"_a = nb::list())
       .def("evaluate", run_logits, "tokens"_a, "positions"_a, "sequences"_a, "block_tables"_a,
            "logit_rows"_a);
 }

@@ -257,17 +257,23 @@ std::span<const float> Executor::logits(int64_t row) const {
   return {buffers_[static_cast<std::size_t>(logits_)].row(row), static_cast<std::size_t>(vocab_size_)};
 }
 
-std::vector<int32_t> Executor::sample(std::span<Sampler* const> samplers, std::span<Scorer* const> scorers) {
+std::vector<int32_t> Executor::sample(std::span<Sampler* const> samplers, std::span<Scorer* const> scorers,
+                                      std::span<const std::span<const int32_t>> drafts) {
+  require(drafts.empty() || drafts.size() == samplers.size(), "sample: one draft for each sampler");
+  std::vector<std::size_t> first(samplers.size() + 1);  // by sampler: its first row
+  for (std::size_t i = 0; i < samplers.size(); ++i)
+    first[i + 1] = first[i] + 1 + (drafts.empty() ? 0 : drafts[i].size());
+  const std::size_t sampled = first.back();
   std::vector<std::pair<Scorer*, std::size_t>> scores;
   for (Scorer* scorer : scorers)
     for (std::size_t i = 0; i < scorer->size(); ++i) scores.emplace_back(scorer, i);
-  require(static_cast<int64_t>(samplers.size() + scores.size()) == logit_rows_,
+  require(static_cast<int64_t>(sampled + scores.size()) == logit_rows_,
           "sample: one sampler for each logit row that is not scored");
-  std::vector<int32_t> ids(samplers.size(), -1);
+  std::vector<int32_t> ids(sampled, -1);
   std::vector<std::size_t> others;
   for (std::size_t i = 0; i < samplers.size(); ++i) {
-    ids[i] = logits_op_->best(static_cast<int64_t>(i));
-    if (ids[i] >= 0 && !samplers[i]->plain_greedy()) others.push_back(i);
+    ids[first[i]] = logits_op_->best(static_cast<int64_t>(first[i]));
+    if (ids[first[i]] >= 0 && !samplers[i]->plain_greedy()) others.push_back(i);
   }
   // Whoever may have to wait for a mask comes last.
   std::stable_partition(others.begin(), others.end(), [&](std::size_t i) { return !samplers[i]->masked(); });
@@ -277,10 +283,24 @@ std::vector<int32_t> Executor::sample(std::span<Sampler* const> samplers, std::s
   std::atomic<bool> failed = false;
   std::atomic<std::size_t> next = 0;
   const auto score = [&](std::size_t i) {
-    const auto row = static_cast<int64_t>(samplers.size() + i);
+    const auto row = static_cast<int64_t>(sampled + i);
     if (logits_op_->best(row) >= 0) scores[i].first->score(scores[i].second, logits(row));
   };
-  const auto draw = [&](std::size_t i) { ids[i] = samplers[i]->sample(logits(static_cast<int64_t>(i))); };
+  // Goes on from row to row of sampler i while its ids are those of the draft.
+  const auto follow = [&](std::size_t i, const auto& id_of) {
+    for (std::size_t row = first[i]; ids[row] >= 0; ++row) {
+      samplers[i]->observe(ids[row]);
+      if (row + 1 == first[i + 1] || ids[row] != drafts[i][row - first[i]]) return;
+      const int32_t best = logits_op_->best(static_cast<int64_t>(row + 1));
+      ids[row + 1] = best < 0 ? -1 : id_of(row + 1, best);
+    }
+  };
+  const auto draw = [&](std::size_t i) {
+    ids[first[i]] = samplers[i]->sample(logits(static_cast<int64_t>(first[i])));
+    follow(i, [&](std::size_t row, int32_t) {
+      return samplers[i]->sample_next(logits(static_cast<int64_t>(row)));
+    });
+  };
   const auto work = [&](int) {
     try {
       for (std::size_t i; (i = next.fetch_add(1)) < scores.size() + others.size();)
@@ -296,7 +316,7 @@ std::vector<int32_t> Executor::sample(std::span<Sampler* const> samplers, std::s
   }
   if (error) std::rethrow_exception(error);
   for (std::size_t i = 0; i < samplers.size(); ++i)
-    if (ids[i] >= 0) samplers[i]->observe(ids[i]);
+    if (samplers[i]->plain_greedy()) follow(i, [](std::size_t, int32_t best) { return best; });
   return ids;
 }
 

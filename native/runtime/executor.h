@@ -47,7 +47,13 @@ class Executor {
   std::span<const float> logits(int64_t row) const;
   // After step(): one id from each sampler for the first logit rows, -1 where it has none to give; the rows
   // that follow score the scorers' tokens in order, but those whose logits are not finite.
-  std::vector<int32_t> sample(std::span<Sampler* const> samplers, std::span<Scorer* const> scorers = {});
+  //
+  // With `drafts`, one for each sampler, a sampler has a logit row more for every token of its draft, behind
+  // its first row: the row that the token was evaluated in. As long as its ids are those of the draft it goes
+  // on to the next row, as it would in steps of its own. The result has an id for each of the rows, in order,
+  // and -1 for those that were not reached.
+  std::vector<int32_t> sample(std::span<Sampler* const> samplers, std::span<Scorer* const> scorers = {},
+                              std::span<const std::span<const int32_t>> drafts = {});
 
  private:
   const Buffer& at(BufferId id, const char* what) const;

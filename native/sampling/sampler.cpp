@@ -85,6 +85,11 @@ void Sampler::observe(int32_t token) {
 }
 
 int32_t Sampler::sample(std::span<const float> logits) {
+  n_logprobs_ = 0;
+  return sample_next(logits);
+}
+
+int32_t Sampler::sample_next(std::span<const float> logits) {
   if (logits.size() != static_cast<size_t>(vocab_size_)) {
     throw std::invalid_argument("sample: " + std::to_string(logits.size()) + " logits for a vocabulary of " +
                                 std::to_string(vocab_size_));
@@ -93,7 +98,8 @@ int32_t Sampler::sample(std::span<const float> logits) {
   if (mask_ != nullptr && !mask_->wait()) return -1;
   const int32_t token = choose(logits);
   if (token >= 0 && params_.top_logprobs >= 0) {
-    token_logprobs(logits, token, params_.top_logprobs, ranking_, logprobs_);
+    if (n_logprobs_ == logprobs_.size()) logprobs_.emplace_back();
+    token_logprobs(logits, token, params_.top_logprobs, ranking_, logprobs_[n_logprobs_++]);
   }
   return token;
 }

@@ -57,9 +57,12 @@ class Sampler {
   // A logit of -infinity masks its token. Throws std::invalid_argument for another number of logits.
   int32_t sample(std::span<const float> logits);
 
-  // Of the last token that sample() gave, by the logits as they came: before mask, bias, penalties and
-  // temperature. Empty without top_logprobs.
-  const TokenLogprobs& logprobs() const { return logprobs_; }
+  // sample() in the same step, for the row behind a token that has been observed.
+  int32_t sample_next(std::span<const float> logits);
+
+  // Of the token that sample() gave and those that sample_next() gave since, by the logits as they came:
+  // before mask, bias, penalties and temperature. Empty without top_logprobs.
+  std::span<const TokenLogprobs> logprobs() const { return {logprobs_.data(), n_logprobs_}; }
 
   // Records a generated token and ends the use of the mask.
   void observe(int32_t token);
@@ -87,7 +90,8 @@ class Sampler {
   std::vector<int32_t> seen_index_;  // [vocab_size] index into seen_ or -1; empty without penalties
   std::vector<float> adjusted_;      // [vocab_size] logits after mask, bias and penalties; empty without them
   Ranking ranking_;
-  TokenLogprobs logprobs_;
+  std::vector<TokenLogprobs> logprobs_;  // the first n_logprobs_ count, the others keep their memory
+  size_t n_logprobs_ = 0;
 };
 
 }  // namespace ferrite

@@ -170,6 +170,57 @@ void recorded_times_add_up() {
   }
 }
 
+// A draft of what follows: its tokens are those of the samplers, or not, as in steps of their own.
+void drafts_give_the_tokens_of_single_steps() {
+  Random random(10);
+  const auto vocab = static_cast<int32_t>(TinyModel::kVocab);
+  for (const int threads : {1, 3}) {
+    for (const float temperature : {0.0f, 1.0f}) {
+      for (const float presence : {0.0f, 2.0f}) {
+        TinyModel model(*isa::available().front(), threads, KvType::F16);
+        const std::vector<int32_t> tokens = random_tokens(random, 12);
+        const auto rows = test::evaluate(model.executor, {{tokens, kTable, 0, 12}});
+        SamplingParams params;
+        params.temperature = temperature;
+        params.presence_penalty = presence;
+        params.top_logprobs = presence == 0.0f ? -1 : 1;
+        // What a sampler says to the rows from the first on, if nothing stops it.
+        std::vector<int32_t> alone;
+        std::vector<double> chosen;
+        Sampler steps(params, {}, vocab);
+        for (std::size_t i = 0; i < 6; ++i) {
+          alone.push_back(steps.sample(rows[i]));
+          steps.observe(alone.back());
+          if (!steps.logprobs().empty()) chosen.push_back(steps.logprobs()[0].chosen);
+        }
+        for (std::size_t right = 0; right < 6; ++right) {
+          std::vector<int32_t> draft(alone.begin(), alone.begin() + 5);
+          if (right < 5) draft[right] = (draft[right] + 1) % vocab;
+          Sampler drafted(params, {}, vocab), plain(params, {}, vocab), whole(params, {}, vocab);
+          Sampler* const samplers[] = {&drafted, &plain, &whole};
+          const std::vector<int32_t> rest(5, -1);
+          const std::span<const int32_t> drafts[] = {draft, {}, rest};
+          test::evaluate(model.executor, {{tokens, kTable, 0, 12}});
+          CHECK_THROWS(model.executor.sample(samplers, {}, drafts), std::invalid_argument);
+          test::evaluate(model.executor, {{tokens, kTable, 0, 6}});
+          Sampler* const one[] = {&drafted};
+          const std::vector<int32_t> ids = model.executor.sample(one, {}, {drafts, 1});
+          CHECK(ids.size() == 6);
+          const std::size_t given = std::min<std::size_t>(right + 1, 6);
+          for (std::size_t i = 0; i < 6; ++i) CHECK(ids[i] == (i < given ? alone[i] : -1));
+          if (!chosen.empty()) {
+            CHECK(drafted.logprobs().size() == given);
+            for (std::size_t i = 0; i < given; ++i) CHECK(drafted.logprobs()[i].chosen == chosen[i]);
+          }
+          // It goes on like one that has observed these and no others.
+          for (std::size_t i = 0; i < given; ++i) plain.observe(alone[i]);
+          CHECK(drafted.sample(rows[11]) == plain.sample(rows[11]));
+        }
+      }
+    }
+  }
+}
+
 // Rows behind those that are sampled score given tokens, on any number of threads as one by one.
 void rows_score_given_tokens_beside_samplers() {
   Random random(9);
@@ -185,7 +236,7 @@ void rows_score_given_tokens_beside_samplers() {
     Sampler* const samplers[] = {&first, &second};
     Scorer* const scorers[] = {&one, &none, &last};
     const std::vector<int32_t> ids = model.executor.sample(samplers, scorers);
-    CHECK(ids.size() == 2 && first.logprobs().top[0].first == ids[0]);
+    CHECK(ids.size() == 2 && first.logprobs()[0].top[0].first == ids[0]);
     Ranking ranking;
     TokenLogprobs expected;
     for (std::size_t i = 0; i < one.size(); ++i) {
@@ -455,6 +506,7 @@ int main() {
   recorded_times_add_up();
   a_row_serves_several_samplers();
   rows_score_given_tokens_beside_samplers();
+  drafts_give_the_tokens_of_single_steps();
   a_step_rounds_to_nearest_whatever_the_thread_does();
   residual_activations_change_the_answer_a_little();
   mismatched_ops_are_refused();

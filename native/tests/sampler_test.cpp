@@ -492,7 +492,7 @@ void logprobs_are_the_log_softmax_of_the_raw_logits() {
     params.presence_penalty = 1.0f;
     Sampler sampler(params, {}, static_cast<int32_t>(n));
     const int32_t token = sampler.sample(logits);
-    const TokenLogprobs& found = sampler.logprobs();
+    const TokenLogprobs& found = sampler.logprobs()[0];
     CHECK(std::abs(found.chosen - exact(token)) < 1e-6 && found.chosen <= 0.0);
     CHECK(found.top.size() == std::min(static_cast<size_t>(params.top_logprobs), n));
     for (size_t rank = 0; rank < found.top.size(); ++rank) {
@@ -512,7 +512,7 @@ void logprobs_equal_the_stored_ones() {
   params.top_logprobs = 2;
   Sampler sampler(params, {}, 1000);
   sampler.sample(Source(33).logits(1000));
-  const TokenLogprobs& found = sampler.logprobs();
+  const TokenLogprobs& found = sampler.logprobs()[0];
   CHECK(found.chosen == -0x1.9589d2f8089d3p+0);
   CHECK(found.top[1] == std::pair<int32_t, double>(36, -0x1.f589d2f8089d3p+0));
 }
@@ -522,8 +522,8 @@ void impossible_tokens_have_no_probability() {
   params.top_logprobs = 3;
   Sampler sampler(params, {}, 3);
   CHECK(sampler.sample(Logits{-kInfinity, 2.0f, -kInfinity}) == 1);
-  CHECK(sampler.logprobs().chosen == 0.0);
-  CHECK(sampler.logprobs().top.size() == 1);
+  CHECK(sampler.logprobs()[0].chosen == 0.0);
+  CHECK(sampler.logprobs()[0].top.size() == 1);
 }
 
 void a_warm_sampler_allocates_nothing() {

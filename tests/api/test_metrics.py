@@ -11,9 +11,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
 from ferrite.api.memory import MemoryCeiling
-from ferrite.api.metrics import BATCHER_COUNTERS, BATCHER_GAUGES, PREFIX_COUNTERS, PREFIX_GAUGES
+from ferrite.api.metrics import (
+    BATCHER_COUNTERS,
+    BATCHER_GAUGES,
+    PREFIX_COUNTERS,
+    PREFIX_GAUGES,
+    SPECULATION_COUNTERS,
+)
+from ferrite.engine import EngineConfig
 from ferrite.kv import PrefixStats
-from ferrite.telemetry import BatcherSnapshot
+from ferrite.telemetry import BatcherSnapshot, SpeculationStats
 from tests.api.support import (
     WAIT_SECONDS,
     Running,
@@ -26,6 +33,7 @@ from tests.api.support import (
     prefix_cache,
     running_server,
 )
+from tests.engine.fakes import FreeDrafts
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MOVING = {"ferrite_uptime_seconds", "ferrite_resident_memory_bytes"}
@@ -91,9 +99,32 @@ def test_every_counter_of_the_snapshots_is_a_metric() -> None:
     for snapshot, tables in (
         (BatcherSnapshot, (BATCHER_COUNTERS, BATCHER_GAUGES)),
         (PrefixStats, (PREFIX_COUNTERS, PREFIX_GAUGES)),
+        (SpeculationStats, (SPECULATION_COUNTERS,)),
     ):
         fields = [field for table in tables for field in table]
         assert sorted(fields) == sorted(field.name for field in dataclasses.fields(snapshot))
+
+
+def test_drafts_are_counted_where_they_are_made() -> None:
+    script = Script("again and " * 12)
+    for speculation in ("off", "ngram"):
+        engine = EngineConfig(speculation=speculation)
+        with running_server(script.runner(), engine=engine, speculate=speculation) as running:
+            if speculation == "ngram":
+                running.engine._batch._speculator._times = FreeDrafts()  # type: ignore[union-attr]
+            with running.client() as http:
+                answer = http.post(
+                    COMPLETIONS, json=completion_body("again and again and", max_tokens=100)
+                ).json()
+                assert answer["usage"]["completion_tokens"] == 100
+                shown, counted = http.get("/v1/stats").json()["speculation"], values(http)
+        if speculation == "off":
+            assert shown is None
+            assert "ferrite_drafted_tokens_total" not in counted
+        else:
+            assert shown["drafted_tokens"] >= shown["accepted_tokens"] > 20
+            assert counted["ferrite_drafted_tokens_total"] == shown["drafted_tokens"]
+            assert counted["ferrite_accepted_draft_tokens_total"] == shown["accepted_tokens"]
 
 
 def test_two_readers_see_the_same_and_reading_moves_nothing() -> None:

@@ -64,6 +64,7 @@ def test_without_a_model_what_it_would_measure_is_null() -> None:
             "ttft_ms": None,
             "kv": None,
             "prefix_cache": None,
+            "speculation": None,
         }
         admin = http.get("/admin/stats").json()
         assert admin["memory"].pop("resident_bytes") > 1 << 20

@@ -15,6 +15,7 @@ from ferrite.chat import ChatTemplate
 from ferrite.cli.load import cache_identity, load_model
 from ferrite.engine import RequestTooLarge
 from ferrite.gguf import open_gguf
+from ferrite.telemetry import SpeculationStats
 from ferrite.tokenizer import load_tokenizer
 from tests.gguf.build import I32, STRING
 from tests.models.files import Parts, take_apart
@@ -115,6 +116,13 @@ def test_locus_limits_a_session(tiny: Path) -> None:
         assert caught.value.bound == "context"
     with loaded(tiny) as model:
         assert model.engine.batcher().kv_blocks_total == 0
+
+
+def test_drafts_are_made_where_they_are_asked_for(tiny: Path) -> None:
+    with loaded(tiny, speculate="ngram") as model:
+        assert model.engine.speculation_stats() == SpeculationStats(0, 0)
+    with loaded(tiny) as model:
+        assert model.engine.speculation_stats() is None
 
 
 def test_the_prefix_cache_has_its_limits(tiny: Path) -> None:

@@ -62,7 +62,7 @@ FLAGS = """
 --experimental-residual-q8-activation-matvec
 --experimental-batched-decode --max-batch-streams --max-batch-queue
 --kv-backend --kv-tokens-per-block --kv-max-tokens --kv-dtype --ctx-size --config --cors-origin
---log-format --access-log --max-body-bytes --request-timeout-ms --drain-timeout-ms --unknown-fields
+--log-format --access-log --max-body-bytes --request-timeout-ms --drain-timeout-ms --speculate --unknown-fields
 """
 
 
@@ -109,7 +109,7 @@ def test_every_option_has_a_variable() -> None:
         "kernel_provider": "portable", "max_concurrent_inferences": "6", "kv_dtype": "f32", "ctx_size": "7",
         "cors_origin": "https://a.example http://b.example:8", "log_format": "json", "access_log": "0",
         "max_body_bytes": "8", "request_timeout_ms": "9", "drain_timeout_ms": "10",
-        "unknown_fields": "ignore",
+        "unknown_fields": "ignore", "speculate": "ngram",
     }  # fmt: skip
     config = parsed(environ={f"FERRITE_{name.upper()}": value for name, value in values.items()})
     for name in values:

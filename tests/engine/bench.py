@@ -18,7 +18,7 @@ from ferrite.engine import (
 )
 from ferrite.engine.events import Event
 from ferrite.program.step import Runner
-from tests.engine.fakes import ByteDetokenizer, FakeClock, FakeRunner
+from tests.engine.fakes import ByteDetokenizer, FakeClock, FakeRunner, FreeDrafts
 
 
 class Reader:
@@ -71,12 +71,16 @@ class Bench:
         runner: Runner | None = None,
         *,
         detokenizer: Callable[[], Detokenizer] = ByteDetokenizer,
+        drafts_are_free: bool = False,
         **limits: Any,
     ) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
         self._runner = runner or FakeRunner()
         self.engine = Engine(self._runner, detokenizer, EngineConfig(**limits), clock=self.clock)
+        if drafts_are_free:
+            assert self.engine._batch._speculator is not None
+            self.engine._batch._speculator._times = FreeDrafts()
         self.readers: list[Reader] = []
 
     def __enter__(self) -> Self:

@@ -12,16 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ferrite.engine import GenerationRequest
+from ferrite.engine.speculation import StepTimes
 from ferrite.grammar import ConstraintError
 from ferrite.program.step import Int32Array, Logprobs, MaskSlot, StepBatch
 from ferrite.sampling import SamplingParams
 
 
 def next_token(history: Sequence[int]) -> int:
-    """A letter's code that depends on every token before it and on their order."""
+    """A letter's code that depends on every token before it and on their order; often an earlier one."""
     state = 7
     for token in history:
         state = (state * 31 + token + 1) % 1_000_003
+    if state % 3 and len(history) > 4 and history[-4] >= ord("a"):
+        return history[-4]
     return ord("a") + state % 26
 
 
@@ -161,7 +164,7 @@ class FakeSampler:
     seed: int
     mask: FakeMaskSlot | None = None
     top_logprobs: int | None = None
-    logprobs: Logprobs = (0.0, ())
+    logprobs: list[Logprobs] = field(default_factory=list)
 
 
 @dataclass
@@ -233,11 +236,17 @@ class FakeRunner:
             block, offset = self._cell(batch.block_tables[index], position)
             self.cells[block, offset] = (position, token)
         sampled = []
-        for row, sampler in zip(batch.sample_rows.tolist(), batch.samplers, strict=True):
-            history = self._history(batch, row)
+        drafted = batch.drafted or [0] * len(batch.samplers)
+        for row, sampler, drafts in zip(batch.sample_rows.tolist(), batch.samplers, drafted, strict=True):
             assert isinstance(sampler, FakeSampler)
-            assert history[: len(sampler.prompt)] == sampler.prompt
-            sampled.append(self._sampled(history, sampler))
+            assert self._history(batch, row)[: len(sampler.prompt)] == sampler.prompt
+            sampler.logprobs = []
+            run = [self._sampled(self._history(batch, row), sampler)]
+            for ahead in range(1, drafts + 1):
+                if run[-1] != int(batch.token_ids[row + ahead]):
+                    break
+                run.append(self._sampled(self._history(batch, row + ahead), sampler))
+            sampled += run + [-1] * (1 + drafts - len(run))
         for first, scorer in batch.scored:
             assert isinstance(scorer, FakeScorer)
             for row, token in enumerate(scorer.tokens, first):
@@ -254,7 +263,7 @@ class FakeRunner:
                 return -1
             token = token if token in allowed else min(allowed)
         if sampler.top_logprobs is not None:
-            sampler.logprobs = logprobs_after(history, token, sampler.top_logprobs)
+            sampler.logprobs.append(logprobs_after(history, token, sampler.top_logprobs))
         return token
 
     def _cell(self, table: Sequence[int] | Int32Array, position: int) -> tuple[int, int]:
@@ -279,9 +288,20 @@ class FakeRunner:
         for index, table in enumerate(batch.block_tables):
             positions = batch.positions[batch.sequences == index].tolist()
             assert positions == list(range(positions[0], positions[0] + len(positions)))
-            assert len(table) == positions[-1] // self.block_tokens + 1
+            # Drafts that did not come true may have left more.
+            assert len(table) > positions[-1] // self.block_tokens
         assert np.all(np.diff(batch.sequences) >= 0)
         assert np.all(np.diff(batch.sample_rows) >= 0)
+
+
+class FreeDrafts(StepTimes):
+    """Times by which every draft pays."""
+
+    def knows(self, sequences: int) -> bool:
+        return True
+
+    def ratio(self, sequences: int, rows: int) -> float:
+        return 1.0
 
 
 def scripted(prompt_length: int, tokens: Sequence[int]) -> Callable[[tuple[int, ...]], int]:

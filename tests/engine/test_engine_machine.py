@@ -46,6 +46,7 @@ class EngineMachine(RuleBasedStateMachine):
         session=st.sampled_from([24, 32, None]),
         spare=st.integers(0, 9),
         entries=st.integers(0, 3),
+        speculates=st.booleans(),
     )
     def build(
         self,
@@ -56,6 +57,7 @@ class EngineMachine(RuleBasedStateMachine):
         session: int | None,
         spare: int,
         entries: int,
+        speculates: bool,
     ) -> None:
         self.session_blocks = permits * blocks_for(session or 32, BLOCK_TOKENS)
         runner = FakeRunner(n_blocks=self.session_blocks + spare, block_bytes=100, context_length=32)
@@ -68,16 +70,19 @@ class EngineMachine(RuleBasedStateMachine):
             "session_positions": session,
             # More than the spare blocks: the engine must not believe it.
             "prefix_cache": PrefixLimits(entries, 10_000) if entries else None,
+            "speculation": "ngram" if speculates else "off",
         }
-        self.bench = Bench(runner, **limits)
+        self.bench = Bench(runner, drafts_are_free=speculates, **limits)
         self.runner = runner
         self.permits, self.queue, self.session, self.spare = permits, queue, session, spare
         self.cancelled: set[int] = set()
+        self.stopped: set[int] = set()
         self.continuing: set[int] = set()
         self.grammars: list[str | None] = []
         self.failing: str | None = None
         self.cancel_inside: Reader | None = None
         self.most_blocks = self.prefill_chunks = self.prefill_rows = self.decode_steps = 0
+        self.drafted_rows = 0
         runner.before_step = self.before_step
         for name in ("sampler", "mask_slot", "scorer", "copy_block", "return_blocks"):
             setattr(runner, name, partial(self.guard, name, getattr(runner, name)))
@@ -112,7 +117,8 @@ class EngineMachine(RuleBasedStateMachine):
             for row, sampler in zip(batch.sample_rows.tolist(), batch.samplers, strict=True)
         )
         self.prefill_chunks += len(batch.block_tables) - decoding
-        self.prefill_rows += len(batch.token_ids) - decoding
+        self.prefill_rows += len(batch.token_ids) - decoding - sum(batch.drafted)
+        self.drafted_rows += sum(batch.drafted)
         self.decode_steps += decoding > 0
 
     @property
@@ -197,6 +203,13 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.readers[index].generation.cancel()
         self.bench.spin()
 
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        index = data.draw(st.sampled_from(self.open))
+        self.stopped.add(index)
+        self.bench.readers[index].generation.stop()
+
     @rule(seconds=st.sampled_from([1.0, 3.0]))
     def pass_time(self, seconds: float) -> None:
         self.bench.clock.now += seconds
@@ -237,6 +250,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert snapshot.prefill_chunks == self.prefill_chunks
         assert snapshot.prefill_tokens == self.prefill_rows
         assert snapshot.decode_steps == self.decode_steps
+        if (drafts := self.bench.engine.speculation_stats()) is not None:
+            assert drafts.accepted_tokens <= drafts.drafted_tokens <= self.drafted_rows
         assert snapshot.aborted <= len(self.cancelled)
 
     @invariant()
@@ -276,14 +291,19 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def tokens_are_those_of_the_request_alone(self) -> None:
-        for reader, grammar in zip(self.bench.readers, self.grammars, strict=True):
+        for index, (reader, grammar) in enumerate(zip(self.bench.readers, self.grammars, strict=True)):
             asked = reader.asked
             expected, reason = expected_answer(asked.prompt_tokens, asked.max_tokens, grammar)
             assert reader.token_ids == expected[: len(reader.token_ids)]
             assert sum(isinstance(event, Finished) for event in reader.events) <= 1
-            check_logprobs(reader)
+            if index not in self.stopped:
+                check_logprobs(reader)
             if (finished := reader.finished) is not None:
-                assert (reader.token_ids, finished.reason) == (expected, reason)
+                completion = len(reader.token_ids)
+                assert finished.usage.completion_tokens == completion
+                assert finished.token_ids == reader.token_ids
+                if index not in self.stopped:
+                    assert (reader.token_ids, finished.reason) == (expected, reason)
                 assert finished.usage.prompt_tokens == len(asked.prompt_tokens)
                 assert finished.usage.cached_tokens == finished.cache.cached_tokens
                 assert finished.cache.cached_tokens < len(asked.prompt_tokens)

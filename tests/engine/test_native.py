@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ferrite.engine import GenerationRequest
+from ferrite.engine import Delta, GenerationRequest
 from ferrite.gguf import open_gguf
 from ferrite.kv import PrefixLimits
 from ferrite.models import trace_model
@@ -72,6 +72,47 @@ def alone(path: Path) -> Answers:
                 answers[prompt, sampling] = serve(bench, [ask(prompt, sampling)])[0].token_ids
     assert len(set(answers.values())) > 3
     return answers
+
+
+@pytest.mark.parametrize("queue", [2, 64])
+@pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
+def test_drafts_change_no_token(path: Path, kv_dtype: str, queue: int) -> None:
+    ways = (
+        GREEDY,
+        SamplingParams(temperature=0.0, logit_bias=((7, 3.0),), frequency_penalty=0.3),
+        # Nearly greedy: it repeats itself now and then.
+        SamplingParams(temperature=0.02, seed=5, top_p=0.9),
+        SAMPLED,
+    )
+    asked = [
+        request(prompt, 40, sampling=sampling, top_logprobs=top, stop=stop, cache_namespace="k")
+        for prompt in (PROMPT, (*PROMPT[:20], *PROMPT[:20]))
+        for sampling in ways
+        for top, stop in ((None, ()), (2, ("17,",)))
+    ]
+    answers = []
+    for speculation in ("off", "ngram"):
+        with Bench(
+            runner(path, 4, spare_blocks=24, kv_dtype=kv_dtype),
+            detokenizer=AnyDetokenizer,
+            drafts_are_free=speculation == "ngram",
+            max_concurrent=4,
+            inference_wait_seconds=float("inf"),
+            event_queue=queue,
+            prefix_cache=PrefixLimits(8, 1 << 40),
+            speculation=speculation,
+        ) as bench:
+            events = [
+                reader.events
+                for group in (asked[:1], asked[:4], asked[4:8], asked[8:])
+                for reader in serve(bench, group, 400)
+            ]
+            answers.append([[event for event in each if isinstance(event, Delta)] for each in events])
+            stats = bench.engine.speculation_stats()
+            bench.check_idle()
+    assert answers[0] == answers[1]
+    assert stats is not None
+    assert 0 < stats.accepted_tokens < stats.drafted_tokens
 
 
 @pytest.mark.parametrize("chunk", [8, 128])

@@ -68,11 +68,12 @@ class Loaded:
     tokenizer: Tokenizer
     grammars: list[Grammar]
 
-    def bench(self) -> Bench:
-        return Bench(self.runner, detokenizer=self.tokenizer.detokenizer, max_concurrent=SEQUENCES)
+    def bench(self, **limits: Any) -> Bench:
+        detokenizer = self.tokenizer.detokenizer
+        return Bench(self.runner, detokenizer=detokenizer, max_concurrent=SEQUENCES, **limits)
 
-    def serve(self, asked: Sequence[GenerationRequest]) -> list[Reader]:
-        with self.bench() as bench:
+    def serve(self, asked: Sequence[GenerationRequest], **limits: Any) -> list[Reader]:
+        with self.bench(**limits) as bench:
             readers = [bench.submit(one) for one in asked]
             for _ in range(600):
                 if all(reader.outcome for reader in readers):
@@ -168,3 +169,21 @@ def test_log_probabilities_are_the_log_softmax_of_the_logits(loaded: Loaded) -> 
         )
         for token, logprob in one.top:
             assert logprob == pytest.approx(expected[position, token], abs=1e-6)
+
+
+def test_drafts_change_nothing_but_the_number_of_steps(loaded: Loaded) -> None:
+    lines = "".join(f"{n}. {name} was here.\n" for n, name in enumerate(("Ada", "Bo", "Cy", "Di"), 1))
+    ways = (SamplingParams(temperature=0.0), SamplingParams(temperature=0.7, seed=3, presence_penalty=0.2))
+    asked = [
+        loaded.asked(f"{lines}\nAgain:\n{lines[:start]}", 32, sampling, top_logprobs=top)
+        for start in (10, 30)
+        for sampling in ways
+        for top in (None, 1)
+    ]
+    plain = loaded.serve(asked)
+    drafted = loaded.serve(asked, speculation="ngram", drafts_are_free=True)
+    for one, other in zip(plain, drafted, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.events[:-1] == other.events[:-1]
+    first = loaded.serve(asked[:1], speculation="ngram")[0]
+    assert first.token_ids == plain[0].token_ids

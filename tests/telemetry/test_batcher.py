@@ -3,7 +3,7 @@ from dataclasses import asdict
 
 import pytest
 
-from ferrite.telemetry import BatcherSnapshot, EngineMeters, Histogram
+from ferrite.telemetry import BatcherSnapshot, EngineMeters, Histogram, SpeculationStats
 
 NOTHING = dict.fromkeys(BatcherSnapshot.__dataclass_fields__, 0)
 
@@ -77,6 +77,17 @@ def test_a_decode_step_is_no_prefill() -> None:
     assert meters.decode_tokens_per_second.rate(10.0) == pytest.approx(16.0)
     assert meters.decode_tokens_per_second.rate(20.0) == 0.0
     assert meters.prefill_tokens_per_second.rate(20.0) is None
+
+
+def test_drafts_that_come_true_are_tokens_of_the_decode_rate() -> None:
+    meters = EngineMeters()
+    assert meters.speculation() == SpeculationStats(0, 0)
+    meters.on_step(10.0, 0.25, prefill_chunks=0, prefill_rows=0, decode_rows=2)
+    meters.on_draft(10.0, drafted=7, accepted=4)
+    meters.on_draft(10.0, drafted=3, accepted=0)
+    assert meters.speculation() == SpeculationStats(drafted_tokens=10, accepted_tokens=4)
+    assert meters.decode_tokens_per_second.rate(10.0) == pytest.approx(24.0)
+    assert observations(meters.batch_sequences) == (1, 2)
 
 
 def test_the_peak_is_the_highest_reading() -> None:

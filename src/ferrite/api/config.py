@@ -130,6 +130,14 @@ class ServerConfig:
         int | None,
         Option(whole_number(1, _COUNT), "N", "context length in tokens (the model's own if not given)"),
     ] = None
+    speculate: Annotated[
+        str,
+        Option(
+            choice("off", "ngram"),
+            "off|ngram",
+            "draft the next tokens from what the prompt and the answer said before; same tokens, faster",
+        ),
+    ] = "off"
     config: Annotated[
         Path | None, Option(path, "FILE", "TOML file with these option names", in_file=False)
     ] = None

@@ -55,6 +55,12 @@ PREFIX_COUNTERS: Table = MappingProxyType(
         "reused_tokens": ("prefix_cache_reused_tokens", "Prompt tokens restored instead of evaluated."),
     }
 )
+SPECULATION_COUNTERS: Table = MappingProxyType(
+    {
+        "drafted_tokens": ("drafted_tokens", "Tokens evaluated before anybody had sampled them."),
+        "accepted_tokens": ("accepted_draft_tokens", "Drafted tokens that were sampled then."),
+    }
+)
 PREFIX_GAUGES: Table = MappingProxyType(
     {
         "entries": ("prefix_cache_entries", "Entries held."),
@@ -152,11 +158,13 @@ def _engine(services: Services) -> Iterator[Metric]:
     engine = None if services.state.model is None else services.state.model.engine
     batcher = batcher_snapshot(services)
     prefix = None if engine is None else engine.prefix_stats()
+    speculation = None if engine is None else engine.speculation_stats()
     meters = None if engine is None else engine.meters
     now = services.clock()
     for source, counters, gauges in (
         (batcher, BATCHER_COUNTERS, BATCHER_GAUGES),
         (prefix, PREFIX_COUNTERS, PREFIX_GAUGES),
+        (speculation, SPECULATION_COUNTERS, {}),
     ):
         for field, (name, text) in counters.items():
             yield _counter(name, text, None if source is None else getattr(source, field))

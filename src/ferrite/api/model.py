@@ -13,7 +13,7 @@ from ferrite.engine.events import Event
 from ferrite.engine.request import GenerationRequest
 from ferrite.engine.text import Detokenizer
 from ferrite.kv.prefix import PrefixStats
-from ferrite.telemetry import BatcherSnapshot, EngineMeters
+from ferrite.telemetry import BatcherSnapshot, EngineMeters, SpeculationStats
 from ferrite.toolcalls import AnswerFormat
 
 
@@ -54,6 +54,9 @@ class GenerationEngine(Protocol):
 
     def batcher(self) -> BatcherSnapshot:
         """Return the counters and gauges of this moment."""
+
+    def speculation_stats(self) -> SpeculationStats | None:
+        """Return what drafts came to; None when there are none."""
 
     def prefix_stats(self) -> PrefixStats | None:
         """Return the state of the prefix cache; None without one."""

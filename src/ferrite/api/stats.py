@@ -13,7 +13,7 @@ from ferrite.api.memory import MemoryCeiling, resident_bytes
 from ferrite.api.model import LoadedModel
 from ferrite.api.services import Services
 from ferrite.kv.prefix import PrefixStats
-from ferrite.telemetry import MAX_PAGE, BatcherSnapshot, Page, Percentiles, RequestRing
+from ferrite.telemetry import MAX_PAGE, BatcherSnapshot, Page, Percentiles, RequestRing, SpeculationStats
 
 _LARGEST_CURSOR = 2**63 - 1
 
@@ -96,6 +96,8 @@ class ServingAnswer(msgspec.Struct):
     ttft_ms: Percentiles | None
     kv: KvAnswer | None
     prefix_cache: PrefixStats | None
+    speculation: SpeculationStats | None
+    """Null when it is off."""
 
 
 def memory_answer(memory: MemoryCeiling | None) -> MemoryAnswer | None:
@@ -158,6 +160,7 @@ def serving_stats(services: Services) -> ServingAnswer:
         ttft_ms=serving.ttft_ms(),
         kv=None if model is None else _kv_answer(model.engine.batcher()),
         prefix_cache=_prefix_stats(model),
+        speculation=None if model is None else model.engine.speculation_stats(),
     )
 
 

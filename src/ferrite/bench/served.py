@@ -200,7 +200,7 @@ class _RecordedSampler:
         self.hash = hashlib.sha256()
 
     @property
-    def logprobs(self) -> Logprobs:
+    def logprobs(self) -> Sequence[Logprobs]:
         return self._native.logprobs
 
     def sample(self, logits: np.ndarray[tuple[int], np.dtype[np.float32]]) -> int:

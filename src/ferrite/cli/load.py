@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from ferrite import _native
 from ferrite.api import LoadedModel, ModelLoadError, ServerConfig
@@ -135,6 +135,7 @@ def _engine_config(config: ServerConfig, runner: NativeRunner, cache_identity: s
             None if config.kv_max_tokens is None else min(config.kv_max_tokens, runner.context_length)
         ),
         prefix_cache=_prefix_limits(config),
+        speculation=cast("Literal['off', 'ngram']", config.speculate),
         cache_identity=cache_identity,
     )
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence as Rows
 from itertools import chain
 
 from ferrite.engine.config import EngineConfig
+from ferrite.engine.drafts import Drafter
 from ferrite.engine.errors import GenerationFailed
 from ferrite.engine.events import CacheTrace, Event
 from ferrite.engine.pace import Pace
 from ferrite.engine.scheduler import Chunk, StepPlan, plan_step
 from ferrite.engine.sequence import NOT_FINITE, Sequence, Ticket
-from ferrite.engine.step_batch import build_step_batch
+from ferrite.engine.speculation import Speculator
+from ferrite.engine.step_batch import build_step_batch, split_runs
 from ferrite.engine.text import Detokenizer, TextStream, compile_stops
 from ferrite.grammar import ConstraintError, MaskWorkers
 from ferrite.kv import (
@@ -59,6 +61,7 @@ class RunningBatch:
         self._on_release = on_release
         self._identity = config.cache_identity
         self._pace = Pace(config.prefill_chunk)
+        self._speculator = Speculator() if config.speculation == "ngram" else None
         self._active: list[Sequence] = []
         self._pool = BlockPool(runner.n_blocks)
         self._prefixes = _prefix_cache(self._pool, runner, config)
@@ -100,20 +103,23 @@ class RunningBatch:
     def step(self) -> None:
         """End what was cancelled or stopped, then run one step with every ready sequence, if there is one."""
         for sequence in [s for s in self._active if s.channel.cancelled or s.channel.stopping]:
-            self._report(sequence, None, self._clock())
+            self._report(sequence, [None], self._clock())
         ready = [s for s in self._active if s.leader is None and s.channel.has_room]
         started = self._clock()
-        plan = self._prepared(plan_step(ready, self._pace.prefill_rows))
+        plan = plan_step(ready, self._pace.prefill_rows)
+        if self._speculator is not None and not any(s.is_prefilling for s in ready):
+            plan = self._speculator.extend(plan)
+        plan = self._prepared(plan)
         if plan.chunks:
             sampled = plan.sampled()
             try:
-                tokens = self._run(plan, sampled, started)
+                runs = self._run(plan, sampled, started)
             except BlockAccountingError:
                 raise
             except Exception as error:
                 self._fail([s for c in plan.chunks for s in (c.sequence, *c.sequence.followers)], error)
             else:
-                self._commit(plan, sampled, tokens)
+                self._commit(plan, sampled, runs)
         self._return_blocks()
 
     def audit(self) -> None:
@@ -147,6 +153,8 @@ class RunningBatch:
         )
         if request.prompt_logprobs:
             return sequence
+        if self._speculator is not None and guide is None:
+            sequence.drafter = Drafter(sequence.tokens)
         leader = next((s for s in self._active if _evaluates(s, sequence)), None)
         if leader is not None:
             sequence.follow(leader)
@@ -188,19 +196,21 @@ class RunningBatch:
                     self._recount = True
         return StepPlan(tuple(chunks), sum(not chunk.sequence.is_prefilling for chunk in chunks))
 
-    def _run(self, plan: StepPlan, sampled: Rows[Sequence], started: float) -> list[int]:
-        """Return one token for each of ``sampled``; ``started``: when the preparation of the step began."""
+    def _run(self, plan: StepPlan, sampled: Rows[Sequence], started: float) -> list[list[int]]:
+        """Return the tokens of each of ``sampled``; ``started``: when the preparation of the step began."""
         if self._recount:
             tables = (sequence.table.blocks for sequence in self._active)
             self._meters.on_blocks_held(len(set(chain.from_iterable(tables))))
             self._recount = False
         self._start_masks(sampled)
-        tokens: list[int] = self._runner.step(build_step_batch(plan, sampled)).tolist()
-        if len(tokens) != len(sampled):
-            raise StepError(f"{len(sampled)} rows were to be sampled, {len(tokens)} were")
+        batch = build_step_batch(plan, sampled)
+        runs = split_runs(batch, self._runner.step(batch).tolist())
         now = self._clock()
         prefill_rows = plan.prefill_rows
-        self._pace.observe(now - started, decode_rows=plan.decode_rows, prefill_rows=prefill_rows)
+        if not batch.drafted:
+            self._pace.observe(now - started, decode_rows=plan.decode_rows, prefill_rows=prefill_rows)
+        if self._speculator is not None and plan.decode_rows == len(plan.chunks):
+            self._speculator.observe(plan, [len(run) - 1 for run in runs], now - started)
         self._meters.on_step(
             now,
             now - started,
@@ -208,7 +218,7 @@ class RunningBatch:
             prefill_rows=prefill_rows,
             decode_rows=plan.decode_rows,
         )
-        return tokens
+        return runs
 
     def _start_masks(self, sampled: Rows[Sequence]) -> None:
         """Have the masks of this step's tokens made while the model runs."""
@@ -223,30 +233,43 @@ class RunningBatch:
             return None
         return self._runner.scorer(tokens, chunk.sequence.ticket.request.top_logprobs or 0)
 
-    def _commit(self, plan: StepPlan, sampled: Rows[Sequence], tokens: Rows[int]) -> None:
+    def _commit(self, plan: StepPlan, sampled: Rows[Sequence], runs: Rows[list[int]]) -> None:
         scored = []
         for chunk in plan.chunks:
-            chunk.sequence.advance(chunk.count)
+            chunk.sequence.advance(chunk.known)
             if chunk.samples:
                 chunk.sequence.share_prefill()
             elif chunk.sequence.pending == 0:
                 scored.append(chunk.sequence)
         now = self._clock()
-        for sequence, token in zip(sampled, tokens, strict=True):
-            self._report(sequence, token, now)
+        for sequence, run in zip(sampled, runs, strict=True):
+            self._report(sequence, run, now)
         for sequence in scored:
-            self._report(sequence, None, now)
+            self._report(sequence, [None], now)
+        for chunk in plan.chunks:
+            if chunk.draft:
+                accepted = max(chunk.sequence.total - chunk.stop + len(chunk.draft) - 1, 0)
+                self._meters.on_draft(now, drafted=len(chunk.draft), accepted=accepted)
 
-    def _report(self, sequence: Sequence, token: int | None, now: float) -> None:
-        """Tell the reader what ``token`` means to it; None when it ends without one."""
+    def _report(self, sequence: Sequence, run: Rows[int | None], now: float) -> None:
+        """Tell the reader what the tokens of ``run`` mean to it; None when it ends without one."""
         if sequence.channel.cancelled:
             self._abort(sequence)
             return
+        events: list[Event] = []
         try:
-            events = self._events(sequence, token, now)
+            for number, token in enumerate(run):
+                if number:
+                    # The token before was drafted, and evaluated in the same step.
+                    sequence.advance(1)
+                events += self._events(sequence, token, number, now)
+                if sequence.reason is not None:
+                    break
         except BlockAccountingError:
             raise
         except Exception as error:
+            if events:
+                sequence.channel.put(events)
             self._fail([sequence], error)
             return
         if sequence.reason is not None:
@@ -255,7 +278,7 @@ class RunningBatch:
         if events:
             sequence.channel.put(events)
 
-    def _events(self, sequence: Sequence, token: int | None, now: float) -> list[Event]:
+    def _events(self, sequence: Sequence, token: int | None, number: int, now: float) -> list[Event]:
         if token is None:
             delta = sequence.end("stop" if sequence.channel.stopping else "length")
         elif token < 0:
@@ -267,7 +290,7 @@ class RunningBatch:
                 self._store(sequence)
             else:
                 self._meters.on_token(now - sequence.last_token_at)
-            delta = sequence.accept(token, now)
+            delta = sequence.accept(token, now, number=number)
         events: list[Event] = [] if delta is None else [delta]
         if sequence.reason is not None:
             if sequence.computed > sequence.prompt_length:

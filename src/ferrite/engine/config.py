@@ -1,6 +1,7 @@
 """The engine's limits."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ferrite.kv import PrefixLimits
 
@@ -26,6 +27,8 @@ class EngineConfig:
     prefix_cache: PrefixLimits | None = None
     """Limits of the cache of evaluated prefixes, which lives in the blocks that the store has beyond those of
     ``max_concurrent`` full sessions and never takes more; None for no cache."""
+    speculation: Literal["off", "ngram"] = "off"
+    """``ngram``: draft what a sequence may say next from what it said before. No token depends on it."""
     cache_identity: str = ""
     """Digest of the model, tokenizer, template, activation policy and KV layout that cached prefixes depend
     on; it goes into the traces."""

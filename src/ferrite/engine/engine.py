@@ -17,7 +17,7 @@ from ferrite.engine.sequence import Ticket
 from ferrite.engine.text import Detokenizer
 from ferrite.kv import BlockAccountingError, PrefixStats, blocks_for
 from ferrite.program.step import Runner
-from ferrite.telemetry import BatcherSnapshot, EngineMeters
+from ferrite.telemetry import BatcherSnapshot, EngineMeters, SpeculationStats
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +100,10 @@ class Engine:
     def prefix_stats(self) -> PrefixStats | None:
         """Return what the prefix cache holds and did; None without one."""
         return self._batch.prefix_stats()
+
+    def speculation_stats(self) -> SpeculationStats | None:
+        """Return what drafts came to; None when there are none."""
+        return None if self._config.speculation == "off" else self.meters.speculation()
 
     def start(self) -> None:
         """Start the engine thread. Requests submitted before wait for it."""

@@ -85,7 +85,8 @@ class Finished:
     """The stop string that ended the generation, if one did."""
     cache: CacheTrace = CacheTrace()
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
-    """One for each prompt token, None for the first, which follows nothing; None unless asked for."""
+    """One for each prompt token, None for the first, which follows nothing; None unless asked for, and when
+    the generation was stopped before."""
 
 
 Event = Delta | Finished

@@ -39,6 +39,11 @@ class Channel:
         return len(self._events) < self._capacity
 
     @property
+    def room(self) -> int:
+        """Deltas that may be written before the reader has fallen behind."""
+        return self._capacity - len(self._events)
+
+    @property
     def cancelled(self) -> bool:
         """The reader wants nothing of the generation any more, not even its end."""
         return self._cancelled

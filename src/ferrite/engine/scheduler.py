@@ -19,12 +19,19 @@ class Chunk:
     start: int
     count: int
     samples: bool
-    """The last row is the sequence's last known token, and the next one is sampled from it."""
+    """The last row but the draft's is the sequence's last known token, and the next is sampled from it."""
+    draft: tuple[int, ...] = ()
+    """Tokens of the last rows: what may be sampled next."""
 
     @property
     def stop(self) -> int:
         """Position after the last row."""
         return self.start + self.count
+
+    @property
+    def known(self) -> int:
+        """Rows whose tokens are known."""
+        return self.count - len(self.draft)
 
     def scored_tokens(self) -> list[int]:
         """Return the known tokens that the rows predict, from the first row on."""

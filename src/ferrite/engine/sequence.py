@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ferrite.engine.drafts import Drafter
 from ferrite.engine.errors import GenerationFailed
 from ferrite.engine.events import CacheTrace, Delta, Finished, Timings, TokenLogprob, Usage
 from ferrite.engine.generation import Channel
@@ -44,6 +45,8 @@ class Sequence:
     cache: CacheTrace
     guide: tuple[Constraint, MaskSlot] | None = None
     """The grammar that the answer follows, and where the sampler waits for its masks."""
+    drafter: Drafter | None = None
+    """Guesses what comes next; None for a sequence without drafts."""
     scorer: Scorer | None = None
     """Of the prompt rows in the running step, for a request that scores its prompt."""
     prompt_length: int = field(init=False)
@@ -83,6 +86,12 @@ class Sequence:
     def pending(self) -> int:
         """Known tokens whose KV is not computed; at least 1 while the sequence runs."""
         return self.total - self.computed
+
+    @property
+    def most_drafted(self) -> int:
+        """Tokens that may come at once beside the next: within the request's budget and its reader's room."""
+        left = self.ticket.request.max_tokens - (self.total - self.prompt_length)
+        return max(min(left, self.channel.room) - 1, 0)
 
     @property
     def is_prefilling(self) -> bool:
@@ -141,15 +150,16 @@ class Sequence:
                 self.prompt_logprobs.append(None if found is None else _token_logprob(token, found))
             self.scorer = None
 
-    def accept(self, token: int, now: float) -> Delta | None:
+    def accept(self, token: int, now: float, *, number: int = 0) -> Delta | None:
         """Append a sampled token; returns what it adds to the answer. Sets ``reason`` if this ends it.
 
+        ``number``: how many tokens came before it in the same step.
         Raises ``ConstraintError`` when the grammar cannot go on with it.
         """
         request = self.ticket.request
         self.tokens.append(token)
         if request.top_logprobs is not None:
-            self.logprobs.append(_token_logprob(token, self.sampler.logprobs))
+            self.logprobs.append(_token_logprob(token, self.sampler.logprobs[number]))
         if self.first_token_at is None:
             self.first_token_at = now
         self.last_token_at = now
@@ -191,8 +201,12 @@ class Sequence:
             token_ids=tuple(self.tokens[self.prompt_length : self.reported]),
             stop_string=self.text.stop,
             cache=self.cache,
-            prompt_logprobs=tuple(self.prompt_logprobs) if self.ticket.request.prompt_logprobs else None,
+            prompt_logprobs=tuple(self.prompt_logprobs) if self._is_scored else None,
         )
+
+    @property
+    def _is_scored(self) -> bool:
+        return self.ticket.request.prompt_logprobs and len(self.prompt_logprobs) == self.prompt_length
 
     def _end(self, text: str, visible: int, reason: Literal["stop", "length"]) -> Delta | None:
         if self.text.stop is None:

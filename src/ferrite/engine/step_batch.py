@@ -1,12 +1,13 @@
 """A plan as the flat arrays that the runner takes."""
 
 from collections.abc import Sequence as Rows
+from itertools import takewhile
 
 import numpy as np
 
 from ferrite.engine.scheduler import StepPlan
 from ferrite.engine.sequence import Sequence
-from ferrite.program.step import Scorer, StepBatch
+from ferrite.program.step import Scorer, StepBatch, StepError
 
 
 def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
@@ -19,15 +20,18 @@ def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
     sequences: list[int] = []
     sample_rows: list[int] = []
     scored: list[tuple[int, Scorer]] = []
+    drafted: list[int] = []
     for index, chunk in enumerate(plan.chunks):
         sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
         if sequence.scorer is not None:
             scored.append((len(token_ids), sequence.scorer))
         token_ids += sequence.tokens[start:stop]
+        token_ids += chunk.draft
         positions += range(start, stop)
         sequences += [index] * chunk.count
         if chunk.samples:
-            sample_rows += [len(token_ids) - 1] * (1 + len(sequence.followers))
+            sample_rows += [len(token_ids) - 1 - len(chunk.draft)] * (1 + len(sequence.followers))
+            drafted += [len(chunk.draft)] * (1 + len(sequence.followers))
     return StepBatch(
         token_ids=np.array(token_ids, dtype=np.int32),
         positions=np.array(positions, dtype=np.int32),
@@ -36,4 +40,24 @@ def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
         sample_rows=np.array(sample_rows, dtype=np.int32),
         samplers=tuple(sequence.sampler for sequence in sampled),
         scored=scored,
+        drafted=drafted if any(drafted) else (),
     )
+
+
+def split_runs(batch: StepBatch, ids: Rows[int]) -> list[list[int]]:
+    """Return what each sampler of ``batch`` gave: -1 alone, or tokens up to the first not drafted.
+
+    Raises ``StepError`` for another number of ids than the batch asked for.
+    """
+    wanted = len(batch.samplers) + sum(batch.drafted)
+    if len(ids) != wanted:
+        raise StepError(f"{wanted} rows were to be sampled, {len(ids)} were")
+    if not batch.drafted:
+        return [[token] for token in ids]
+    runs = []
+    start = 0
+    for drafted in batch.drafted:
+        run = ids[start : start + 1 + drafted]
+        runs.append([run[0], *takewhile(lambda token: token >= 0, run[1:])])
+        start += len(run)
+    return runs

@@ -219,7 +219,7 @@ class NativeRunner:
         return _native.Scorer(list(tokens), self.vocab_size, top_logprobs)
 
     def step(self, batch: StepBatch) -> Int32Array:
-        """Run the rows, write their KV, and return [m] sampled ids; -1 where logits were not finite."""
+        """Run the rows, write their KV, and return the sampled ids; -1 where logits were not finite."""
         try:
             return self._executor.step(
                 batch.token_ids,
@@ -229,6 +229,7 @@ class NativeRunner:
                 batch.sample_rows,
                 cast("Sequence[_native.Sampler]", batch.samplers),
                 cast("Sequence[tuple[int, _native.Scorer]]", batch.scored),
+                batch.drafted,
             )
         except (ValueError, MemoryError) as error:
             raise StepError(str(error)) from error

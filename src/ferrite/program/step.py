@@ -42,8 +42,8 @@ class Sampler(Protocol):
     """One request's sampling state (native): its random stream and the tokens it has seen."""
 
     @property
-    def logprobs(self) -> Logprobs:
-        """Of the last token; only for a sampler that was made with ``top_logprobs``."""
+    def logprobs(self) -> Sequence[Logprobs]:
+        """Of the last step's tokens, in order; only for a sampler that was made with ``top_logprobs``."""
 
 
 class Scorer(Protocol):
@@ -69,13 +69,15 @@ class StepBatch:
     sequences: Int32Array
     """[n] index into ``block_tables`` for each row, ascending"""
     block_tables: Sequence[Sequence[int] | Int32Array]
-    """[s] KV block ids that cover each sequence up to and including its last row here"""
+    """[s] KV block ids that cover each sequence at least up to and including its last row here"""
     sample_rows: Int32Array
     """[m] rows whose logits are wanted, in any order; a row may stand in it for several samplers"""
     samplers: Sequence[Sampler]
     """[m] one sampler per sampled row"""
     scored: Sequence[tuple[int, Scorer]] = ()
     """Scorers and the row of the first token of each"""
+    drafted: Sequence[int] = ()
+    """[m] rows behind each sampled row whose tokens are a draft of what follows; empty for none at all"""
 
 
 class Runner(Protocol):
@@ -124,6 +126,10 @@ class Runner(Protocol):
 
     def step(self, batch: StepBatch) -> Int32Array:
         """Run the rows, write their KV, and return [m] sampled ids; -1 where logits were not finite.
+
+        A sampler with a draft goes on to the next row for as long as its ids are those of the draft, and ends
+        up as if each had been sampled in a step of its own. The result then has an id for each of its rows,
+        [m + sum of drafted] in all, and -1 for those that were not reached.
 
         Blocks, releasing the GIL. Raises ``StepError`` when the step could not run.
         """

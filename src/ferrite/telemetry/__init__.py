@@ -3,7 +3,7 @@
 Arithmetic only: every clock reading is a parameter, and what nothing has measured is ``None``, never 0.
 """
 
-from ferrite.telemetry.batcher import BatcherSnapshot, EngineMeters
+from ferrite.telemetry.batcher import BatcherSnapshot, EngineMeters, SpeculationStats
 from ferrite.telemetry.histogram import Histogram, HistogramSnapshot
 from ferrite.telemetry.rate import RateWindow
 from ferrite.telemetry.ring import MAX_PAGE, FinishedRequest, Page, RequestRing, RequestRow
@@ -22,4 +22,5 @@ __all__ = [
     "RequestRing",
     "RequestRow",
     "ServingStats",
+    "SpeculationStats",
 ]

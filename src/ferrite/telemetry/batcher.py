@@ -43,6 +43,16 @@ class BatcherSnapshot:
     """Requests the scheduler stopped because they were cancelled."""
 
 
+@dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """What drafts came to. Counters only grow."""
+
+    drafted_tokens: int
+    """Tokens evaluated before anybody had sampled them."""
+    accepted_tokens: int
+    """Those of them that were sampled then, and so came without a step of their own."""
+
+
 class EngineMeters:
     """The engine writes, any thread reads.
 
@@ -53,8 +63,10 @@ class EngineMeters:
 
     __slots__ = (
         "_aborted",
+        "_accepted_tokens",
         "_context_exceeded",
         "_decode_steps",
+        "_drafted_tokens",
         "_kv_blocks_peak",
         "_prefill_chunks",
         "_prefill_tokens",
@@ -73,6 +85,8 @@ class EngineMeters:
         self._prefill_chunks = 0
         self._prefill_tokens = 0
         self._decode_steps = 0
+        self._drafted_tokens = 0
+        self._accepted_tokens = 0
         self._kv_blocks_peak = 0
         self._aborted = 0
         self._queue_rejected = 0
@@ -103,6 +117,12 @@ class EngineMeters:
         if decode_rows:
             self._decode_steps += 1
             self.decode_tokens_per_second.add(now, decode_rows, seconds=seconds)
+
+    def on_draft(self, now: float, *, drafted: int, accepted: int) -> None:
+        """Of ``drafted`` tokens of one sequence in the step that ended at ``now``, ``accepted`` came true."""
+        self._drafted_tokens += drafted
+        self._accepted_tokens += accepted
+        self.decode_tokens_per_second.add(now, accepted)
 
     def on_blocks_held(self, blocks: int) -> None:
         """The running sequences hold ``blocks`` distinct KV blocks at this moment."""
@@ -135,6 +155,10 @@ class EngineMeters:
     def on_context_exceeded(self) -> None:
         """A request was refused because it asks for more context than one request may have."""
         self._context_exceeded += 1
+
+    def speculation(self) -> SpeculationStats:
+        """What drafts came to, at this moment."""
+        return SpeculationStats(self._drafted_tokens, self._accepted_tokens)
 
     def snapshot(
         self, *, queue_depth: int, kv_blocks_total: int, kv_blocks_free: int, kv_block_size: int
