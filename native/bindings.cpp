@@ -75,8 +75,8 @@ StepInput step_input(const Ints& tokens, const Ints& positions, const Ints& sequ
   return input;
 }
 
-// The draft of each logit row: the tokens of the `drafted` rows behind it. `rows` gets the logit rows with those
-// of the drafts among them. No drafts at all when `drafted` is empty.
+// The draft of each logit row: the tokens of the `drafted` rows behind it. `rows` gets the logit rows with
+// those of the drafts among them. No drafts at all when `drafted` is empty.
 std::vector<std::span<const int32_t>> draft_rows(const StepInput& input, const std::vector<int32_t>& drafted,
                                                  std::vector<int32_t>& rows) {
   rows.assign(input.logit_rows.begin(), input.logit_rows.end());
@@ -89,7 +89,8 @@ std::vector<std::span<const int32_t>> draft_rows(const StepInput& input, const s
     if (row < 0 || drafted[i] < 0 || last >= input.rows() ||
         input.sequences[static_cast<std::size_t>(row)] != input.sequences[static_cast<std::size_t>(last)])
       throw std::invalid_argument("step: a draft is not of the rows behind its own");
-    drafts.push_back(input.tokens.subspan(static_cast<std::size_t>(row) + 1, static_cast<std::size_t>(drafted[i])));
+    drafts.push_back(
+        input.tokens.subspan(static_cast<std::size_t>(row) + 1, static_cast<std::size_t>(drafted[i])));
     for (int64_t each = row; each <= last; ++each) rows.push_back(static_cast<int32_t>(each));
   }
   return drafts;

@@ -62,7 +62,8 @@ FLAGS = """
 --experimental-residual-q8-activation-matvec
 --experimental-batched-decode --max-batch-streams --max-batch-queue
 --kv-backend --kv-tokens-per-block --kv-max-tokens --kv-dtype --ctx-size --config --cors-origin
---log-format --access-log --max-body-bytes --request-timeout-ms --drain-timeout-ms --speculate --unknown-fields
+--log-format --access-log --max-body-bytes --request-timeout-ms --drain-timeout-ms --unknown-fields
+--speculate
 """
 
 

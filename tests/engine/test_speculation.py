@@ -228,9 +228,8 @@ def machine_time(
     sample: Sample, prompt: tuple[int, ...], streams: int, tokens: int, *, drafts: bool
 ) -> float:
     """Return the seconds of decoding on a machine where a row more costs a quarter of a step."""
-    limits = {"max_concurrent": streams, "speculation": "ngram" if drafts else "off"}
     runner = FakeRunner(sample=sample, n_blocks=2000)
-    with Bench(runner, **limits) as made:
+    with Bench(runner, max_concurrent=streams, speculation="ngram" if drafts else "off") as made:
 
         def pass_time(batch: StepBatch) -> None:
             if len(batch.token_ids) <= MOST_ROWS:

@@ -276,7 +276,7 @@ def test_a_sampler_says_how_likely_its_token_was(runner: NativeRunner) -> None:
     for top in (0, 4, 20):
         sampler = runner.sampler(RANDOM, [5, 6, 7], seed=3, top_logprobs=top)
         token = int(runner.step(replace(batch(runner), samplers=[sampler]))[0])
-        assert sampler.logprobs == _native.token_logprobs(logits, token, top)
+        assert sampler.logprobs == [_native.token_logprobs(logits, token, top)]
     with pytest.raises(ValueError, match="top_logprobs: 21 is above 20"):
         runner.sampler(RANDOM, [], 0, top_logprobs=21)
 
@@ -290,11 +290,30 @@ def test_a_sampler_takes_what_its_mask_allows(runner: NativeRunner) -> None:
     slot.publish()
     assert runner.step(replace(batch(runner), samplers=[sampler])).tolist() == [4 * 32 + 2]
     logits = runner.logits(batch(runner))[0]
-    assert sampler.logprobs == _native.token_logprobs(logits, 4 * 32 + 2, 0)
+    assert sampler.logprobs == [_native.token_logprobs(logits, 4 * 32 + 2, 0)]
     slot.begin()
     slot.fail()
     assert runner.step(replace(batch(runner), samplers=[sampler])).tolist() == [-1]
     assert slot.state == "failed"
+
+
+def test_a_draft_has_to_be_of_the_rows_behind_its_own(runner: NativeRunner) -> None:
+    rows = replace(
+        batch(runner),
+        sequences=ints(0, 0, 1),
+        positions=ints(0, 1, 0),
+        block_tables=[[3], [4]],
+        sample_rows=ints(0),
+    )
+    for drafted in ([2], [-1], [3], [1, 0]):
+        with pytest.raises(StepError, match="draft"):
+            runner.step(replace(rows, drafted=drafted))
+    first = int(runner.step(rows)[0])
+    assert runner.step(replace(rows, drafted=[1])).tolist() == [first, -1]
+    assert first != 6
+    came = replace(rows, token_ids=ints(5, first, 7), samplers=batch(runner).samplers, drafted=[1])
+    alone = replace(rows, token_ids=ints(5, first, 7), samplers=batch(runner).samplers, sample_rows=ints(1))
+    assert runner.step(came).tolist() == [first, *runner.step(alone).tolist()]
 
 
 def test_rows_score_tokens_beside_samplers(runner: NativeRunner) -> None:

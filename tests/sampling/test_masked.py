@@ -134,7 +134,7 @@ def test_logprobs_are_those_before_anything_changes_the_logits(temperature: floa
         publish(slot, np.arange(500) % 3 == 0)
         token = sampler.sample(logits)
         sampler.observe(token)
-        assert sampler.logprobs == token_logprobs(logits, token, 5)
+        assert sampler.logprobs == [token_logprobs(logits, token, 5)]
 
 
 def test_wrong_logprob_arguments_are_refused() -> None:
