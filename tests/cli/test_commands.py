@@ -120,6 +120,7 @@ def test_a_run_streams_text_and_prints_rates_apart(ferrite: Command, tiny: Path)
     assert raw_match is not None
     assert int(match[1]) > int(raw_match[1])
     assert ferrite("run", "Hello there", "-m", str(tiny), "-n", "12", "--threads", "1").out == done.out
+    assert ferrite("run", "Hello there", "-m", str(tiny), "-n", "12", "--speculate", "ngram").out == done.out
 
 
 def test_a_run_repeats_with_its_seed(ferrite: Command, tiny: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite.engine import Delta, Finished, GenerationFailed, GenerationRequest, Usage
@@ -69,6 +69,7 @@ CHOICES = st.lists(
 ASKED = st.tuples(st.sampled_from([LOOP, LOOP * 2, (1, 2, 3), tuple(b"abcabcabcab")]), CHOICES)
 
 
+@settings(max_examples=30)
 @given(
     groups=st.lists(ASKED, min_size=1, max_size=3),
     sample=st.builds(copies, st.integers(1, 20), st.integers(2, 40)),

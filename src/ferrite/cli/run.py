@@ -4,6 +4,7 @@ import asyncio
 import sys
 import uuid
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -15,6 +16,13 @@ from ferrite.cli.load import load_model
 from ferrite.cli.model import DEFAULT_MODEL, ModelOption, ThreadsOption
 from ferrite.engine import Delta, Finished, GenerationRequest
 from ferrite.sampling import SamplingParams
+
+
+class SpeculationName(StrEnum):
+    """As ``ServerConfig.speculate``."""
+
+    OFF = "off"
+    NGRAM = "ngram"
 
 
 def run(
@@ -31,12 +39,16 @@ def run(
     top_p: Annotated[float, typer.Option("--top-p", min=0, max=1)] = 1.0,
     seed: Annotated[int | None, typer.Option("--seed", min=-(2**63), max=2**63 - 1)] = None,
     threads: ThreadsOption = 0,
+    speculate: Annotated[
+        SpeculationName,
+        typer.Option("--speculate", help="Draft from what was said before; same tokens, faster."),
+    ] = SpeculationName.OFF,
 ) -> None:
     """Generate from one prompt; text goes to standard output, rates to standard error."""
     text = sys.stdin.read() if prompt == "-" else prompt
     if not all(_is_unicode(given) for given in (text, system or "")):
         raise _failure("the prompt is not UTF-8 text")
-    config = ServerConfig(model=model, threads=threads or automatic_threads())
+    config = ServerConfig(model=model, threads=threads or automatic_threads(), speculate=speculate.value)
     try:
         loaded = load_model(config)
     except ModelLoadError as error:
