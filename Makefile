@@ -3,6 +3,7 @@ PYTHON ?= python3
 MODEL ?= smollm2-135m-instruct
 TEST_MODELS := smollm2-135m-instruct qwen2.5-coder-0.5b-instruct gemma3-270m
 SERVE_ARGS ?=
+CLIENTS ?= langchain litellm llm schemathesis
 
 BIN := .venv/bin
 NATIVE_FILES = $(shell find native -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
@@ -21,7 +22,7 @@ help:
 	@echo 'make test      native tests under sanitizers, then pytest, on real models'
 	@echo 'make lint      formats, ruff, mypy, import directions'
 	@echo 'make bench     prefill and decode rates of $(MODEL)'
-	@echo 'make clients   tests with clients that other people write, which it installs'
+	@echo 'make clients   tests with clients that other people write, which it installs (CLIENTS=...)'
 	@echo 'make sanitize  native tests only, with AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make neon      native tests for AArch64 under qemu-user, where it and the compiler are installed'
 	@echo 'make avx512    native tests of the AVX-512 kernels through SIMDe, where its headers are installed'
@@ -49,7 +50,7 @@ bench: .venv/.installed
 	$(BIN)/ferrite bench --model $(MODEL)
 
 clients: .venv/.installed .venv/.developer models
-	$(BIN)/python -m pip install --quiet --group clients
+	$(BIN)/python -m pip install --quiet $(addprefix --group ,$(CLIENTS))
 	$(BIN)/python -m pytest tests/clients
 
 sanitize: .venv/.builder

@@ -12,8 +12,8 @@ namespace ferrite::isa {
 
 struct Avx2 {
   static constexpr int kLanes = 8;
-  // The dot products of 4 tokens x 2 registers of rows, with what they are made from, fill the 16 registers; the
-  // float sums wait in memory meanwhile. Every broadcast of an activation serves both halves of the tile.
+  // The dot products of 4 tokens x 2 registers of rows, with what they are made from, fill the 16 registers;
+  // the float sums wait in memory meanwhile. Every broadcast of an activation serves both halves of the tile.
   static constexpr int kTokens = 4;
   static constexpr int kWideTokens = 4;
   using F = __m256;

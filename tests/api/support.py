@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -328,19 +329,25 @@ def server_process(
     code: str, *arguments: str, stop: signal.Signals = signal.SIGTERM
 ) -> Iterator[ServerProcess]:
     """Run ``code`` as a server in its own process; stop it behind the block and check its clean end."""
-    with subprocess.Popen(
-        [sys.executable, "-c", code, "--bind", "127.0.0.1:0", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    # A file, since a pipe that nobody reads would stop the server once it is full.
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", code, "--bind", "127.0.0.1:0", *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             server = ServerProcess(process.pid, json.loads(process.stdout.readline()))
             yield server
             process.send_signal(stop)
-            out, server.log = process.communicate(timeout=WAIT_SECONDS)
+            out, _ = process.communicate(timeout=WAIT_SECONDS)
+            log.seek(0)
+            server.log = log.read()
             assert (out, process.returncode) == ("", 0)
         finally:
             process.kill()

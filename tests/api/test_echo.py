@@ -15,12 +15,14 @@ from tests.api.support import (
     END,
     MODEL_ID,
     ByteTokenizer,
+    Gate,
     Running,
     Script,
     batching,
     completion_body,
     eventually,
     gated_server,
+    receive_until,
     running_server,
     send_raw,
 )
@@ -198,3 +200,19 @@ def test_a_long_answer_is_made_beside_the_loop(http: httpx.Client, monkeypatch: 
     assert plain_choices(http.post(PATH, json=body).json()) == before
     assert choices_of(chunks_of(http, PATH, body)) == before
     assert makers == {"ferrite-large-prompt"}
+
+
+def test_a_stream_sends_the_prompt_as_soon_as_it_is_scored() -> None:
+    gate = Gate()
+    runner = Script("z", endless=True).runner()
+    runner.before_step = gate
+    body = completion_body("ab", echo=True, logprobs=0, n=2, max_tokens=50, stream=True)
+    with running_server(runner, **batching(2, 0)) as running:
+        try:
+            with send_raw(running, PATH, body) as client:
+                for _ in range(2):
+                    gate.pass_one()
+                data = receive_until(client, b'"text_offset":[0,1]', 2)
+                assert data.count(b'"text":"ab"') == 2
+        finally:
+            gate.open()

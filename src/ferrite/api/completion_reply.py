@@ -53,7 +53,7 @@ class CompletionBuilder:
         if echoed is not None:
             self._echoes = [self._echo(*each) for each in zip(echoed, options.prompts, strict=True)]
         self._held: list[Sent] | None = [] if self._echoes and tells else None
-        """What a stream cannot send before the scores of the prompt, which come at the end; None: nothing."""
+        """What a stream cannot send before the scores of the prompt are known; None: nothing."""
 
     @property
     def usages(self) -> list[Usage]:
@@ -82,7 +82,7 @@ class CompletionBuilder:
         if self._held is None:
             return sent
         self._held += sent
-        if self._outcomes.all[0].finished is None:
+        if self._outcomes.all[0].prompt_logprobs is None:
             return []
         sent, self._held = [*self._prompt_chunks(), *self._held], None
         return sent
@@ -157,8 +157,8 @@ class CompletionBuilder:
         return completion_logprobs(shown, self._token_bytes, offset=offset)
 
     def _prompt_logprobs(self, prompt: int) -> CompletionLogprobs:
-        echo, scored = self._echoes[prompt], self._outcomes.all[prompt * self._options.n].finished
-        scores = (scored.prompt_logprobs if scored else None) or ()
+        echo, scored = self._echoes[prompt], self._outcomes.all[prompt * self._options.n]
+        scores = scored.prompt_logprobs or ()
         return prompt_logprobs(echo.tokens, scores, echo.offsets, self._token_bytes)
 
     def _echo(self, written: str | None, tokens: Sequence[int]) -> _Echo:

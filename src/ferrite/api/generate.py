@@ -215,8 +215,7 @@ class GenerationEndpoint(Generic[BodyT]):
             await reply.send_events(builder.opening())
         async for choice, event in running:
             record.add(choice, event)
-            # With the end come the scores of the prompt, for which a stream has waited with all it has.
-            shown = scored if isinstance(event, Finished) else 0
+            shown = scored if event.prompt_logprobs is not None else 0
             sent = await self._aside(body, shown, partial(builder.add, first + choice, event))
             if not isinstance(event, Finished) and builder.ended(first + choice):
                 running.stop(choice)

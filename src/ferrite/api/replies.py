@@ -11,7 +11,7 @@ from msgspec import UNSET
 from ferrite.api.answers import Answer, CacheTraceAnswer, UsageAnswer, cache_trace_answer, usage_answer
 from ferrite.api.errors import ApiError
 from ferrite.api.streams import Sent
-from ferrite.engine.events import CacheTrace, Delta, Event, Finished, Usage
+from ferrite.engine.events import CacheTrace, Delta, Event, Finished, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,8 @@ class Outcome:
 
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """How likely the prompt's tokens were; None before that is known, and unless asked for."""
     finished: Finished | None = None
 
     @property
@@ -102,6 +104,7 @@ class Outcomes:
     def add(self, index: int, event: Event) -> None:
         """Take the next event of generation ``index``."""
         outcome = self.all[index]
+        outcome.prompt_logprobs = event.prompt_logprobs or outcome.prompt_logprobs
         if isinstance(event, Delta):
             outcome.text.append(event.text)
             outcome.token_ids.extend(event.token_ids)

@@ -9,7 +9,7 @@ from itertools import chain
 from ferrite.engine.config import EngineConfig
 from ferrite.engine.drafts import Drafter
 from ferrite.engine.errors import GenerationFailed
-from ferrite.engine.events import CacheTrace, Event
+from ferrite.engine.events import CacheTrace, Delta, Event
 from ferrite.engine.pace import Pace
 from ferrite.engine.scheduler import Chunk, StepPlan, plan_step
 from ferrite.engine.sequence import NOT_FINITE, Sequence, Ticket
@@ -279,6 +279,7 @@ class RunningBatch:
             sequence.channel.put(events)
 
     def _events(self, sequence: Sequence, token: int | None, number: int, now: float) -> list[Event]:
+        events: list[Event] = []
         if token is None:
             delta = sequence.end("stop" if sequence.channel.stopping else "length")
         elif token < 0:
@@ -288,10 +289,15 @@ class RunningBatch:
             if sequence.last_token_at is None:
                 self._meters.on_first_token(now - sequence.ticket.submitted_at)
                 self._store(sequence)
+                scores = sequence.scores()
+                if scores is not None:
+                    told = None if sequence.ticket.request.top_logprobs is None else ()
+                    events.append(Delta("", (), told, scores))
             else:
                 self._meters.on_token(now - sequence.last_token_at)
             delta = sequence.accept(token, now, number=number)
-        events: list[Event] = [] if delta is None else [delta]
+        if delta is not None:
+            events.append(delta)
         if sequence.reason is not None:
             if sequence.computed > sequence.prompt_length:
                 self._store(sequence)

@@ -63,13 +63,16 @@ class TokenLogprob:
 class Delta:
     """New text, whole UTF-8 and free of stop strings, and the tokens that came since the last delta.
 
-    One of the two is not empty. Over a generation the token ids add up to ``Finished.token_ids``.
+    One of the two is not empty, but for the delta that tells the scores of the prompt before all others.
+    Over a generation the token ids add up to ``Finished.token_ids``.
     """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
     """One for each of ``token_ids``; None unless asked for."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """As ``Finished`` has them; only in the first delta, and not without a token to generate."""
 
 
 @dataclass(frozen=True, slots=True)

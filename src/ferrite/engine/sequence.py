@@ -175,19 +175,25 @@ class Sequence:
             return self._delta(text, self.total) if text else None
         return self._end(text, self.total - 1 if ended else self.total, "stop" if complete else "length")
 
+    def scores(self) -> tuple[TokenLogprob | None, ...] | None:
+        """Return how likely the prompt's tokens were, once all are evaluated; None unless asked for.
+
+        Raises ``GenerationFailed`` when one of them could not be scored.
+        """
+        if not self._is_scored:
+            return None
+        if None in self.prompt_logprobs[1:]:
+            raise GenerationFailed(NOT_FINITE)
+        return tuple(self.prompt_logprobs)
+
     def end(self, reason: Literal["stop", "length"]) -> Delta | None:
         """End without another token; returns what was held back."""
         return self._end("", self.total, reason)
 
     def finished(self, now: float) -> Finished:
-        """Return the last event of a generation that ended.
-
-        Raises ``GenerationFailed`` when a token of the prompt could not be scored.
-        """
+        """Return the last event of a generation that ended; raises as ``scores`` does."""
         if self.reason is None:
             raise ValueError("the generation has not ended")
-        if None in self.prompt_logprobs[1:]:
-            raise GenerationFailed(NOT_FINITE)
         first_token_at = now if self.first_token_at is None else self.first_token_at
         last_token_at = now if self.last_token_at is None else self.last_token_at
         return Finished(
@@ -201,7 +207,7 @@ class Sequence:
             token_ids=tuple(self.tokens[self.prompt_length : self.reported]),
             stop_string=self.text.stop,
             cache=self.cache,
-            prompt_logprobs=tuple(self.prompt_logprobs) if self._is_scored else None,
+            prompt_logprobs=self.scores(),
         )
 
     @property
