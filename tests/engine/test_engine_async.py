@@ -102,8 +102,13 @@ def test_many_requests_at_once() -> None:
     run(test)
 
 
+def mask_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("ferrite-masks")}
+
+
 def test_groups_constraints_and_scores_at_once() -> None:
     async def test() -> None:
+        others = mask_threads()
         async with running(
             max_concurrent=4, inference_wait_seconds=float("inf"), prefill_chunk=8, event_queue=2
         ) as engine:
@@ -129,13 +134,14 @@ def test_groups_constraints_and_scores_at_once() -> None:
                 assert isinstance(events[-1], Finished)
                 assert events[-1].reason == reason
             assert engine.healthy
-        assert not any(thread.name.startswith("ferrite-masks") for thread in threading.enumerate())
+        assert mask_threads() <= others
 
     run(test)
 
 
 def test_stop_during_a_step_ends_masks_and_requests() -> None:
     async def test() -> None:
+        others = mask_threads()
         gate = Gate()
         async with running(FakeRunner(before_step=gate), max_concurrent=2) as engine:
             generations = [engine.submit(request((n,), 100, constraint=RULES["endless"]())) for n in range(2)]
@@ -147,7 +153,7 @@ def test_stop_during_a_step_ends_masks_and_requests() -> None:
             for generation in generations:
                 with pytest.raises(GenerationFailed, match="the server stopped"):
                     await collect(generation)
-        assert not any(thread.name.startswith("ferrite-masks") for thread in threading.enumerate())
+        assert mask_threads() <= others
 
     run(test)
 

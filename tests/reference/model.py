@@ -1,5 +1,6 @@
 """One entry point to the reference of any architecture."""
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,6 +38,12 @@ class Reference:
     def vocab_size(self) -> int:
         """Number of logits per row."""
         return len(self._output)
+
+    def head(self, positions: int) -> "Reference":
+        """Return the first ``positions`` positions."""
+        first = copy.copy(self)
+        first._states = self._states[:positions]
+        return first
 
     def logits(self, start: int, stop: int) -> Float32:
         """Logits of positions ``start`` to ``stop``, [stop - start, vocab]."""
