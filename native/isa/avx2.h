@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "isa/offset.h"
+#include "isa/pairs.h"
 
 namespace ferrite::isa {
 
@@ -64,6 +64,17 @@ struct Avx2 {
   static void store_i8(int8_t* p, I a) {
     const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+  }
+
+  // The pair sums of sixteen integers.
+  static PairSums sum_pairs(const int8_t* q) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q));
+    const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), bytes);
+    const __m128i halves = _mm_add_epi16(pairs, _mm_unpackhi_epi64(pairs, pairs));
+    const int32_t word = _mm_cvtsi128_si32(_mm_add_epi16(halves, _mm_srli_epi64(halves, 32)));
+    PairSums sums;
+    std::memcpy(&sums, &word, sizeof sums);
+    return sums;
   }
 
   // Keeps the compiler from knowing what a register holds, for measuring.

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "isa/offset.h"
+#include "isa/pairs.h"
 
 namespace ferrite::isa {
 
@@ -64,6 +64,9 @@ struct Neon {
     const int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
     std::memcpy(p, &four, sizeof four);
   }
+
+  // The pair sums of sixteen integers.
+  static PairSums sum_pairs(const int8_t* q) { return isa::sum_pairs(q); }
 
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+w"(a)); }

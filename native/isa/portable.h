@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "isa/half.h"
-#include "isa/offset.h"
+#include "isa/pairs.h"
 
 namespace ferrite::isa {
 
@@ -121,6 +121,9 @@ struct Portable {
   static void store_i8(int8_t* p, I a) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
   }
+
+  // The pair sums of sixteen integers.
+  static PairSums sum_pairs(const int8_t* q) { return isa::sum_pairs(q); }
 
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+m"(a)); }

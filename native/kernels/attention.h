@@ -9,6 +9,8 @@
 // scale, once a group.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/exp.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
@@ -182,32 +184,36 @@ void softmax_partition(const AttentionArgs& a, int64_t head) {
   a.total[head] = sum_lanes(total);
 }
 
+// Query heads that one pass over K or V serves: 4 heads x 2 registers of positions, keys and queries fit 16
+// registers, and 8 sums hide the latency of each other.
+inline constexpr int64_t kHeads = 4;
+
+// fn(first, count) for all heads, where `count` is a constant from 1 to kHeads, as equal as may be.
+template <class Fn>
+[[gnu::always_inline]] inline void in_head_groups(int64_t heads, Fn fn) {
+  for (int64_t head = 0; head < heads;) {
+    const int64_t left = heads - head;
+    const int64_t passes = (left + kHeads - 1) / kHeads;
+    const int64_t count = (left + passes - 1) / passes;
+    static_assert(kHeads == 4);
+    if (count == 4) {
+      fn(head, std::integral_constant<int, 4>());
+    } else if (count == 3) {
+      fn(head, std::integral_constant<int, 3>());
+    } else if (count == 2) {
+      fn(head, std::integral_constant<int, 2>());
+    } else {
+      fn(head, std::integral_constant<int, 1>());
+    }
+    head += count;
+  }
+}
+
 template <class S, class Cell>
 void attend(const AttentionArgs& a) {
-  constexpr int kHeads = 3;  // 3 heads x 2 registers of positions, keys and queries fit 16 registers
-  for (int64_t head = 0; head < a.heads;) {
-    const int64_t left = a.heads - head;
-    if (left >= kHeads) {
-      score_heads<S, Cell, kHeads>(a, head);
-    } else if (left == 2) {
-      score_heads<S, Cell, 2>(a, head);
-    } else {
-      score_heads<S, Cell, 1>(a, head);
-    }
-    head += left >= kHeads ? kHeads : left;
-  }
+  in_head_groups(a.heads, [&](int64_t head, auto count) { score_heads<S, Cell, count()>(a, head); });
   for (int64_t head = 0; head < a.heads; ++head) softmax_partition<S>(a, head);
-  for (int64_t head = 0; head < a.heads;) {
-    const int64_t left = a.heads - head;
-    if (left >= kHeads) {
-      mix_heads<S, Cell, kHeads>(a, head);
-    } else if (left == 2) {
-      mix_heads<S, Cell, 2>(a, head);
-    } else {
-      mix_heads<S, Cell, 1>(a, head);
-    }
-    head += left >= kHeads ? kHeads : left;
-  }
+  in_head_groups(a.heads, [&](int64_t head, auto count) { mix_heads<S, Cell, count()>(a, head); });
 }
 
 // joined = joined * e^(old max - new max) + next * e^(next max - new max).
