@@ -21,7 +21,7 @@ void token_logprobs(std::span<const float> logits, int32_t token, int32_t top, R
                     TokenLogprobs& out) {
   ranking.reset(logits);
   const float highest = ranking.highest();
-  const auto sum = static_cast<double>(sum_of_weights(logits, highest, 1.0F, 1));
+  const auto sum = static_cast<double>(sum_of_weights(logits, {}, highest, 1.0F, 1));
   // The highest token alone is 2^44 units, so this is not negative.
   const double log_total = log_f64(sum * 0x1p-44);
   const auto logprob = [&](float logit) {

@@ -10,7 +10,6 @@ namespace ferrite {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr size_t kBlock = 64;        // ids per block: 262,144 logits leave 4,096 maxima to select from
 constexpr size_t kLanes = 16;        // independent maxima, so that the scan vectorises
 constexpr size_t kFirstChunk = 256;  // ranks sorted at first; most draws and nuclei end within them
 

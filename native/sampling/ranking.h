@@ -8,6 +8,9 @@
 
 namespace ferrite {
 
+// Consecutive ids whose highest logit is known: 262,144 logits leave 4,096 maxima to select from.
+inline constexpr size_t kBlock = 64;
+
 // Order: higher logit first, then lower id. Tokens at minus infinity are not ranked. Buffers are kept from
 // row to row.
 class Ranking {
@@ -27,6 +30,11 @@ class Ranking {
   // The token at rank `i`. Needs at least i + 1 ranked tokens.
   int32_t at(size_t i);
   float logit_at(size_t i) { return logits_[static_cast<size_t>(at(i))]; }
+
+  // The highest logit of each kBlock candidates; empty after keep().
+  std::span<const float> block_highest() const {
+    return kept_ ? std::span<const float>() : std::span<const float>(block_max_);
+  }
 
   // The logits that were kept, all of the row without keep(), in no particular order.
   std::span<const float> candidates() const { return kept_ ? std::span<const float>(kept_logits_) : logits_; }

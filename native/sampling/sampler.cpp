@@ -1,6 +1,7 @@
 #include "sampling/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,14 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr float kBan = -100.0f;
+
+constexpr size_t kMaskBits = 32;  // of a word of a mask
+// Bits from a table, so that compilers choose a whole word's logits in vectors.
+constexpr std::array<uint32_t, kMaskBits> kBit = [] {
+  std::array<uint32_t, kMaskBits> bits = {};
+  for (size_t i = 0; i < kMaskBits; ++i) bits[i] = 1U << i;
+  return bits;
+}();
 
 // floor(a * b / 2^64)
 uint64_t multiply_high(uint64_t a, uint64_t b) {
@@ -136,20 +145,20 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits, float ba
 
 // Logits of the tokens that the mask allows, -infinity for the others.
 void Sampler::copy_allowed(std::span<const float> logits) {
-  constexpr size_t kWord = 32;
   const std::span<const uint32_t> words = mask_->words();
-  for (size_t word = 0; word < words.size(); ++word) {
-    const size_t start = word * kWord;
-    const size_t count = std::min(kWord, logits.size() - start);
+  const size_t whole = logits.size() / kMaskBits;
+  for (size_t word = 0; word < whole; ++word) {
+    const float* from = logits.data() + word * kMaskBits;
+    float* to = adjusted_.data() + word * kMaskBits;
     const uint32_t bits = words[word];
     if (bits == 0) {
-      std::fill_n(adjusted_.begin() + static_cast<std::ptrdiff_t>(start), count, -kInfinity);
-      continue;
-    }
-    for (size_t i = 0; i < count; ++i) {
-      adjusted_[start + i] = (bits >> i & 1U) != 0 ? logits[start + i] : -kInfinity;
+      std::fill_n(to, kMaskBits, -kInfinity);
+    } else {
+      for (size_t i = 0; i < kMaskBits; ++i) to[i] = (bits & kBit[i]) != 0 ? from[i] : -kInfinity;
     }
   }
+  for (size_t i = whole * kMaskBits; i < logits.size(); ++i)
+    adjusted_[i] = (words[whole] & kBit[i % kMaskBits]) != 0 ? logits[i] : -kInfinity;
 }
 
 uint64_t Sampler::weight(float logit) const {
@@ -162,10 +171,11 @@ int32_t Sampler::draw() {
   const uint64_t floor = std::clamp<uint64_t>(to_units(params_.min_p), 1, weight(ranking_.highest()));
   uint64_t drawable = 0;  // what the draw chooses from: the weights at or above the floor
   if (params_.top_p >= 1.0f) {
-    drawable = sum_of_weights(ranking_.candidates(), ranking_.highest(), params_.temperature, floor);
+    drawable = sum_of_weights(ranking_.candidates(), ranking_.block_highest(), ranking_.highest(),
+                              params_.temperature, floor);
   } else {
-    const double total = static_cast<double>(
-        sum_of_weights(ranking_.candidates(), ranking_.highest(), params_.temperature, 1));
+    const double total = static_cast<double>(sum_of_weights(ranking_.candidates(), ranking_.block_highest(),
+                                                            ranking_.highest(), params_.temperature, 1));
     const double nucleus = static_cast<double>(params_.top_p) * total;
     uint64_t reached = 0;
     for (size_t rank = 0; rank == 0 || static_cast<double>(reached) < nucleus; ++rank) {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/exp.h"
+#include "sampling/ranking.h"
 
 namespace ferrite {
 
@@ -27,14 +28,16 @@ inline float share_of(float logit, float highest, float temperature) {
   return exp_f32(std::max((logit - highest) / temperature, kNegligible));
 }
 
-// The sum of the weights at or above `floor`.
-inline uint64_t sum_of_weights(std::span<const float> logits, float highest, float temperature,
-                               uint64_t floor) {
-  constexpr std::size_t kChunk = 64;  // exponentials first, then their sum, so that the former vectorise
-  std::array<float, kChunk> shares;
+// The sum of the weights at or above `floor`, which is at least 1. `block_highest`: the highest logit of each
+// kBlock logits, so that blocks without weight are left out; or empty.
+inline uint64_t sum_of_weights(std::span<const float> logits, std::span<const float> block_highest,
+                               float highest, float temperature, uint64_t floor) {
+  std::array<float, kBlock> shares;  // exponentials first, then their sum, so that the former vectorise
   uint64_t sum = 0;
-  for (std::size_t start = 0; start < logits.size(); start += kChunk) {
-    const auto chunk = logits.subspan(start, std::min(kChunk, logits.size() - start));
+  for (std::size_t start = 0; start < logits.size(); start += kBlock) {
+    if (!block_highest.empty() && (block_highest[start / kBlock] - highest) / temperature <= kNegligible)
+      continue;
+    const auto chunk = logits.subspan(start, std::min(kBlock, logits.size() - start));
     for (std::size_t i = 0; i < chunk.size(); ++i) shares[i] = share_of(chunk[i], highest, temperature);
     for (std::size_t i = 0; i < chunk.size(); ++i) {
       const uint64_t units = to_units(shares[i]);
