@@ -65,17 +65,6 @@ struct Avx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
   }
 
-  // The pair sums of sixteen integers.
-  static PairSums sum_pairs(const int8_t* q) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q));
-    const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), bytes);
-    const __m128i halves = _mm_add_epi16(pairs, _mm_unpackhi_epi64(pairs, pairs));
-    const int32_t word = _mm_cvtsi128_si32(_mm_add_epi16(halves, _mm_srli_epi64(halves, 32)));
-    PairSums sums;
-    std::memcpy(&sums, &word, sizeof sums);
-    return sums;
-  }
-
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+v"(a)); }
   static B load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }

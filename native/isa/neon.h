@@ -65,9 +65,6 @@ struct Neon {
     std::memcpy(p, &four, sizeof four);
   }
 
-  // The pair sums of sixteen integers.
-  static PairSums sum_pairs(const int8_t* q) { return isa::sum_pairs(q); }
-
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+w"(a)); }
   static B load_bytes(const uint8_t* p) { return vld1q_u8(p); }

@@ -122,9 +122,6 @@ struct Portable {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
   }
 
-  // The pair sums of sixteen integers.
-  static PairSums sum_pairs(const int8_t* q) { return isa::sum_pairs(q); }
-
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+m"(a)); }
   static B load_bytes(const uint8_t* p) {

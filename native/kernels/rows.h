@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "isa/pairs.h"
 #include "kernels/exp.h"
 #include "kernels/kernels.h"
 
@@ -64,10 +65,9 @@ static inline int32_t largest_magnitude(const float* x, int64_t count) {
 }
 
 // The pair sums of 32 integers; returns the sum of all.
-template <class S>
-int32_t sum_pairs(const int8_t* q, PairSums* pairs) {
-  pairs[0] = S::sum_pairs(q);
-  pairs[1] = S::sum_pairs(q + 16);
+static inline int32_t sum_pairs(const int8_t* q, PairSums* pairs) {
+  pairs[0] = isa::sum_pairs(q);
+  pairs[1] = isa::sum_pairs(q + 16);
   return pairs[0].low + pairs[0].high + pairs[1].low + pairs[1].high;
 }
 
@@ -86,10 +86,10 @@ void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
     int8_t* residual = two_terms ? out.residual.q + 32 * block : nullptr;
     if (bits >= kInfinityBits || largest < kSmallest) {
       std::memset(q, 0, 32);
-      sum_pairs<S>(q, out.value.pairs + 2 * block);
+      sum_pairs(q, out.value.pairs + 2 * block);
       if (two_terms) {
         std::memset(residual, 0, 32);
-        sum_pairs<S>(residual, out.residual.pairs + 2 * block);
+        sum_pairs(residual, out.residual.pairs + 2 * block);
       }
       out.scale[block] = out.sum[block] = bits >= kInfinityBits ? __builtin_nanf("") : 0.0F;
       continue;
@@ -103,10 +103,10 @@ void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
       const typename S::F rest = S::sub(scaled, S::to_float(high));
       S::store_i8(residual + i, S::round(S::mul(rest, S::set1(static_cast<float>(kResidual)))));
     }
-    int32_t sum = sum_pairs<S>(q, out.value.pairs + 2 * block);
+    int32_t sum = sum_pairs(q, out.value.pairs + 2 * block);
     float scale = largest / 127.0F;
     if (two_terms) {
-      sum = kResidual * sum + sum_pairs<S>(residual, out.residual.pairs + 2 * block);
+      sum = kResidual * sum + sum_pairs(residual, out.residual.pairs + 2 * block);
       scale = largest / (127.0F * static_cast<float>(kResidual));
     }
     out.scale[block] = scale;

@@ -3,14 +3,16 @@
 import importlib
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ferrite.bench.breakdown import Breakdown
 from ferrite.bench.compare import Comparison
 from ferrite.bench.measure import Row
 
 SUFFIXES = (".png", ".svg")
-_PARTS = ("linear", "attention", "norm", "other", "wait", "outside")
+_PARTS = tuple(part.name for part in fields(Breakdown))
 _SIZE = (10.0, 4.5)
 
 
