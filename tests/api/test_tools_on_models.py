@@ -9,45 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import jsonschema
 import openai
 import pytest
 
+from tests.api.model_tools import NAMED, TOOLS, called, comparable, user
 from tests.api.support import server_process
 
 pytestmark = pytest.mark.model
 
 COMMAND = "import sys; from ferrite.cli.server import main; sys.exit(main())"
 STREAMS = 8
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the current weather in a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
-CALCULATE: Any = {
-    "type": "function",
-    "function": {
-        "name": "calculate",
-        "description": "Evaluate an arithmetic expression",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"expression": {"type": "string", "pattern": "^[0-9+*/(). -]{1,40}$"}},
-            "required": ["expression"],
-            "additionalProperties": False,
-        },
-    },
-}
-TOOLS = [WEATHER, CALCULATE]
-PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
 
 @contextmanager
@@ -96,24 +67,6 @@ def asked(client: openai.OpenAI, messages: Any, **fields: Any) -> Any:
     return choice
 
 
-def comparable(choice: Any) -> Any:
-    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
-    return choice.finish_reason, choice.message.content, calls
-
-
-def called(choice: Any) -> list[tuple[str, Any]]:
-    """The calls of a choice, which follow their schemas."""
-    assert choice.finish_reason == "tool_calls"
-    calls = [(call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls]
-    for name, arguments in calls:
-        jsonschema.validate(arguments, PARAMETERS[name])
-    return calls
-
-
-def user(text: str) -> list[Any]:
-    return [{"role": "user", "content": text}]
-
-
 def told(text: str) -> dict[str, Any]:
     """A request with ``text`` wherever a client can put some."""
     tool = {"type": "function", "function": {"name": "f", "description": text, "parameters": {"title": text}}}
@@ -147,8 +100,6 @@ def test_text_never_becomes_a_control_token(qwen: openai.OpenAI) -> None:
 
 
 def test_a_demanded_call_is_made_with_every_seed(smollm: openai.OpenAI) -> None:
-    named: Any = {"type": "function", "function": {"name": "calculate"}}
-
     def ask(case: tuple[int, Any]) -> list[tuple[str, Any]]:
         seed, choice = case
         return called(
@@ -164,7 +115,7 @@ def test_a_demanded_call_is_made_with_every_seed(smollm: openai.OpenAI) -> None:
             )
         )
 
-    cases = [(seed, choice) for seed in range(10) for choice in ("required", named)]
+    cases = [(seed, choice) for seed in range(10) for choice in ("required", NAMED)]
     with ThreadPoolExecutor(STREAMS) as pool:
         answers = list(pool.map(ask, cases))
     for (_, choice), calls in zip(cases, answers, strict=True):

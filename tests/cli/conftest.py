@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import Command
-from tests.reference.tiny import write_tiny_model
+from tests.reference.tiny import write_served_model
 
 
 @pytest.fixture
@@ -18,18 +18,7 @@ def ferrite(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
-    write_tiny_model(
-        path,
-        "llama",
-        n_layers=1,
-        n_embd=64,
-        n_heads=2,
-        n_kv_heads=1,
-        head_size=32,
-        n_ff=64,
-        quantisation="Q8_0",
-        context_length=512,
-    )
+    write_served_model(path, context_length=512)
     return path
 
 

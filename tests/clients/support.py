@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import openai
 import pydantic
@@ -78,9 +78,3 @@ def at_once(*jobs: Callable[[], T]) -> list[T]:
     """Return the results of jobs that run side by side, in order."""
     with ThreadPoolExecutor(len(jobs)) as pool:
         return [job.result() for job in [pool.submit(each) for each in jobs]]
-
-
-def comparable(choice: Any) -> Any:
-    """What a streamed choice and a whole one must have in common; ids of calls are of one answer only."""
-    calls = [(made.function.name, made.function.arguments) for made in choice.message.tool_calls or ()]
-    return choice.finish_reason, choice.message.content, calls

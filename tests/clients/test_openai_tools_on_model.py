@@ -5,39 +5,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema
 import openai
 import pytest
 
+from tests.api.model_tools import NAMED, TOOLS, called, comparable, user
 from tests.api.support import ServerProcess
-from tests.clients.support import MODEL_SECONDS, at_once, client, comparable
+from tests.clients.support import MODEL_SECONDS, at_once, client
 
 pytestmark = pytest.mark.model
 
-WEATHER: Any = {
-    "name": "get_weather",
-    "description": "Get the current weather in a city",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-}
-CALCULATE: Any = {
-    "name": "calculate",
-    "description": "Evaluate an arithmetic expression",
-    "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {"expression": {"type": "string", "pattern": "^[0-9+*/(). -]{1,40}$"}},
-        "required": ["expression"],
-        "additionalProperties": False,
-    },
-}
-TOOLS: Any = [{"type": "function", "function": each} for each in (WEATHER, CALCULATE)]
-PARAMETERS = {each["name"]: each["parameters"] for each in (WEATHER, CALCULATE)}
-NAMED: Any = {"type": "function", "function": {"name": "calculate"}}
 BOTH = "What is the weather in Oslo, and what is 3+4?"
 
 
@@ -73,16 +49,8 @@ def asked(sdk: openai.OpenAI, messages: list[Any], **fields: Any) -> Any:
     return whole.choices[0]
 
 
-def called(choice: Any) -> list[str]:
-    """The names of a choice's calls, which follow their schemas."""
-    assert choice.finish_reason == "tool_calls"
-    for made in choice.message.tool_calls:
-        jsonschema.validate(json.loads(made.function.arguments), PARAMETERS[made.function.name])
-    return [made.function.name for made in choice.message.tool_calls]
-
-
-def user(text: str) -> list[Any]:
-    return [{"role": "user", "content": text}]
+def names(choice: Any) -> list[str]:
+    return [name for name, _ in called(choice)]
 
 
 def loop(sdk: openai.OpenAI, question: str) -> tuple[list[str], str]:
@@ -95,7 +63,7 @@ def loop(sdk: openai.OpenAI, question: str) -> tuple[list[str], str]:
         messages.append({"role": "tool", "tool_call_id": made.id, "content": result})
     told = asked(sdk, messages, tool_choice="none")
     assert told.message.tool_calls is None
-    return called(choice), told.message.content
+    return names(choice), told.message.content
 
 
 def test_a_loop_of_weather_and_calculator(sdk: openai.OpenAI) -> None:
@@ -115,8 +83,8 @@ def test_choices_are_kept(sdk: openai.OpenAI) -> None:
         lambda: asked(sdk, hello, tool_choice=NAMED),
     )
     assert (free.finish_reason, free.message.tool_calls) == ("stop", None)
-    assert called(required)
-    assert set(called(named)) == {"calculate"}
+    assert names(required)
+    assert set(names(named)) == {"calculate"}
 
 
 def test_calls_come_one_at_a_time_where_that_is_wanted(sdk: openai.OpenAI) -> None:
@@ -124,5 +92,5 @@ def test_calls_come_one_at_a_time_where_that_is_wanted(sdk: openai.OpenAI) -> No
         lambda: asked(sdk, user(BOTH), tool_choice="required"),
         lambda: asked(sdk, user(BOTH), tool_choice="required", parallel_tool_calls=False),
     )
-    assert len(called(one)) == 1
-    assert called(many)[:1] == called(one)
+    assert len(names(one)) == 1
+    assert names(many)[:1] == names(one)

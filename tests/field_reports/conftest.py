@@ -8,7 +8,7 @@ import pytest
 from tests.field_reports.serving import Served, serving
 from tests.gguf.build import BOOL, STRING
 from tests.models.files import Parts, take_apart
-from tests.reference.tiny import write_tiny_model
+from tests.reference.tiny import write_served_model
 
 MakeModel = Callable[..., Path]
 
@@ -17,18 +17,7 @@ MakeModel = Callable[..., Path]
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights, every byte as a token, ChatML, a context of 4,096."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
-    write_tiny_model(
-        path,
-        "llama",
-        n_layers=1,
-        n_embd=64,
-        n_heads=2,
-        n_kv_heads=1,
-        head_size=32,
-        n_ff=64,
-        quantisation="Q8_0",
-        context_length=4096,
-    )
+    write_served_model(path, context_length=4096)
     return path
 
 

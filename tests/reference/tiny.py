@@ -29,6 +29,22 @@ _MERGES = ("h e", "i n", "r e", "o n", "a n", "e r", "Ġ t", "Ġ a", "Ġt he", "
 _SCALE_GROUP = 32
 
 
+def write_served_model(path: Path, *, context_length: int) -> None:
+    """Write the smallest model that a server loads: one layer, int8."""
+    write_tiny_model(
+        path,
+        "llama",
+        n_layers=1,
+        n_embd=64,
+        n_heads=2,
+        n_kv_heads=1,
+        head_size=32,
+        n_ff=64,
+        quantisation="Q8_0",
+        context_length=context_length,
+    )
+
+
 def write_tiny_model(
     path: Path,
     architecture: Architecture,
