@@ -16,6 +16,17 @@
 
 namespace ferrite {
 
+// What a tile comes to. Filled from sums that nothing else refers to, so that GCC keeps each in one place.
+template <class S, int Parts, int T>
+struct TileSums {
+  using F = typename S::F;
+  [[gnu::always_inline]] explicit TileSums(const F (&acc)[Parts][T]) {
+    for (int p = 0; p < Parts; ++p)
+      for (int t = 0; t < T; ++t) of[p][t] = acc[p][t];
+  }
+  F of[Parts][T];
+};
+
 // Parts x kLanes rows, T tokens, one or two Terms of int8 activations; `part` is the first register of rows.
 template <class S, class Q, int Parts, int T, int Terms>
 struct QuantTile {
@@ -25,8 +36,6 @@ struct QuantTile {
   using Scales = typename Q::Scales;
   static constexpr int kGroups = Scales::kScaleCols / 4;  // groups of four columns under one scale
   using Dot = typename S::template Dot<Q::kBits, Q::kOffset, kGroups>;
-
-  F acc[Parts][T];
 
   template <int First, int... G>
   [[gnu::always_inline]] static void dots(std::integer_sequence<int, G...>, const uint8_t* sub, int part,
@@ -49,10 +58,11 @@ struct QuantTile {
   }
 
   template <int Half>
-  [[gnu::always_inline]] void scaled_run(const uint8_t* unit, const uint8_t* sub, int part,
-                                         const int8_t* const (&q)[Terms][T],
-                                         const PairSums* const (&pairs)[Terms][T],
-                                         const float* const (&scale)[T], int64_t block) {
+  [[gnu::always_inline]] static void scaled_run(const uint8_t* unit, const uint8_t* sub, int part,
+                                                const int8_t* const (&q)[Terms][T],
+                                                const PairSums* const (&pairs)[Terms][T],
+                                                const float* const (&scale)[T], int64_t block,
+                                                F (&acc)[Parts][T]) {
     Dot dot[Terms][Parts][T];
     dots<Half * kGroups>(std::make_integer_sequence<int, kGroups>(), sub, part, q, block * 32, dot);
     F d[Parts];
@@ -74,8 +84,8 @@ struct QuantTile {
     }
   }
 
-  [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in,
-                                  int64_t token) {
+  [[gnu::always_inline]] static TileSums<S, Parts, T> run(const uint8_t* tile, int part, int64_t units,
+                                                          const Rows& in, int64_t token) {
     const Int8Rows* const terms[] = {&in.quant.value, &in.quant.residual};
     const int8_t* q[Terms][T];
     const PairSums* pairs[Terms][T];
@@ -89,6 +99,7 @@ struct QuantTile {
       scale[t] = in.quant.scale + (token + t) * (in.cols / 32);
       sum[t] = in.quant.sum + (token + t) * (in.cols / 32);
     }
+    F acc[Parts][T];
     for (int p = 0; p < Parts; ++p)
       for (int t = 0; t < T; ++t) acc[p][t] = S::zero();
     for (int64_t u = 0; u < units; ++u) {
@@ -96,8 +107,8 @@ struct QuantTile {
       for (int s = 0; s < Q::kSubs; ++s) {
         const uint8_t* sub = unit + Scales::kHeadBytes + s * Q::kSubBytes;
         const int64_t block = u * Q::kSubs + s;
-        scaled_run<0>(unit, sub, part, q, pairs, scale, block);
-        if constexpr (Scales::kScaleCols == 16) scaled_run<1>(unit, sub, part, q, pairs, scale, block);
+        scaled_run<0>(unit, sub, part, q, pairs, scale, block, acc);
+        if constexpr (Scales::kScaleCols == 16) scaled_run<1>(unit, sub, part, q, pairs, scale, block, acc);
         if constexpr (Scales::kHasMin) {
           for (int p = 0; p < Parts; ++p) {
             const F m = Scales::template min<S>(unit, sub + Q::kQuantBytes, part + p);
@@ -106,6 +117,7 @@ struct QuantTile {
         }
       }
     }
+    return TileSums<S, Parts, T>(acc);
   }
 };
 
@@ -135,10 +147,10 @@ struct BF16Element {
 template <class S, class Element, int Parts, int T>
 struct FloatTile {
   using F = typename S::F;
-  F acc[Parts][T];
 
-  [[gnu::always_inline]] void run(const uint8_t* tile, int part, int64_t units, const Rows& in,
-                                  int64_t token) {
+  [[gnu::always_inline]] static TileSums<S, Parts, T> run(const uint8_t* tile, int part, int64_t units,
+                                                          const Rows& in, int64_t token) {
+    F acc[Parts][T];
     for (int p = 0; p < Parts; ++p)
       for (int t = 0; t < T; ++t) acc[p][t] = S::zero();
     for (int64_t c = 0; c < units; ++c) {
@@ -149,6 +161,7 @@ struct FloatTile {
           acc[p][t] = S::fma(w, S::set1(in.x[(token + t) * in.stride + c]), acc[p][t]);
       }
     }
+    return TileSums<S, Parts, T>(acc);
   }
 };
 
@@ -172,13 +185,13 @@ template <class S, class Format, int Parts, int T>
 [[gnu::always_inline]] inline void matmul_tile(const MatmulArgs& a, int64_t tile, int64_t token) {
   constexpr int kParts = quant::kTileRows / S::kLanes;
   for (int part = 0; part < kParts; part += Parts) {
-    typename Format::template Tile<S, Parts, T> registers;
-    registers.run(a.tiles + tile * a.tile_bytes, part, a.cols / Format::kUnitCols, a.in, token);
+    const TileSums<S, Parts, T> sums = Format::template Tile<S, Parts, T>::run(
+        a.tiles + tile * a.tile_bytes, part, a.cols / Format::kUnitCols, a.in, token);
     for (int p = 0; p < Parts; ++p) {
       const int64_t row = tile * quant::kTileRows + (part + p) * S::kLanes;
       for (int t = 0; t < T; ++t) {
         float* out = a.out + (token + t) * a.out_stride + row;
-        typename S::F y = registers.acc[p][t];
+        typename S::F y = sums.of[p][t];
         if (a.bias != nullptr) y = S::add(y, S::load(a.bias + row));
         if (a.accumulate) y = S::add(S::load(out), y);
         S::store(out, y);
