@@ -16,6 +16,9 @@ struct Avx2 {
   // the float sums wait in memory meanwhile. Every broadcast of an activation serves both halves of the tile.
   static constexpr int kTokens = 4;
   static constexpr int kWideTokens = 4;
+  // Attention: 6 queries x 2 registers of positions or columns, two keys and a query fill the registers.
+  static constexpr int kQueries = 6;
+  static constexpr int kRegisters = 16;
   using F = __m256;
   using I = __m256i;
   using B = __m256i;
@@ -66,6 +69,8 @@ struct Avx2 {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
   }
 
+  // Keeps what made `a` where it stands among other pinned values.
+  static void pin(F& a) { asm volatile("" : "+x"(a)); }
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+x"(a)); }
   static B load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }

@@ -14,6 +14,8 @@ struct Avx512 {
   static constexpr int kLanes = 16;
   static constexpr int kTokens = 8;  // 8 float + 8 int accumulators of 32 registers
   static constexpr int kWideTokens = 8;
+  static constexpr int kQueries = 12;
+  static constexpr int kRegisters = 32;
   using F = __m512;
   using I = __m512i;
   using B = __m512i;
@@ -65,6 +67,8 @@ struct Avx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
   }
 
+  // Keeps what made `a` where it stands among other pinned values.
+  static void pin(F& a) { asm volatile("" : "+v"(a)); }
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+v"(a)); }
   static B load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }

@@ -14,6 +14,8 @@ struct Neon {
   static constexpr int kLanes = 4;
   static constexpr int kTokens = 8;      // per register of rows: 8 float + 8 int accumulators of 32
   static constexpr int kWideTokens = 2;  // 2 tokens x 4 registers of rows
+  static constexpr int kQueries = 6;     // 6 queries x 4 registers of positions
+  static constexpr int kRegisters = 32;
   using F = float32x4_t;
   using I = int32x4_t;
   using B = uint8x16_t;
@@ -65,6 +67,8 @@ struct Neon {
     std::memcpy(p, &four, sizeof four);
   }
 
+  // Keeps what made `a` where it stands among other pinned values.
+  static void pin(F& a) { asm volatile("" : "+w"(a)); }
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+w"(a)); }
   static B load_bytes(const uint8_t* p) { return vld1q_u8(p); }

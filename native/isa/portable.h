@@ -18,6 +18,8 @@ struct Portable {
   static constexpr int kLanes = 16;
   static constexpr int kTokens = 1;      // tokens one register tile covers
   static constexpr int kWideTokens = 1;  // tokens up to which all sixteen rows share one pass
+  static constexpr int kQueries = 2;     // queries of several rows of attention that one pass serves
+  static constexpr int kRegisters = 4;   // what a pass can hold
   struct F {
     float v[kLanes];
   };
@@ -122,6 +124,8 @@ struct Portable {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
   }
 
+  // Keeps what made `a` where it stands among other pinned values.
+  static void pin(F&) {}
   // Keeps the compiler from knowing what a register holds, for measuring.
   static void opaque(B& a) { asm volatile("" : "+m"(a)); }
   static B load_bytes(const uint8_t* p) {

@@ -1,16 +1,18 @@
 // Attention of the query heads that share one kv head, over one partition of positions.
 //
-// The KV cache keeps cells of 16 positions: K transposed as [head_dim][16], so a score is one chain over
-// head_dim with positions in the lanes; V as [16][head_dim], so an output is one chain over positions with
-// head_dim in the lanes. Partitions are joined in order (online softmax, Milakov and Gimelshein 2018).
+// A score is one chain over head_dim, an output one chain over positions, so neither depends on how many
+// queries are taken together. Partitions are joined in order (online softmax, Milakov and Gimelshein 2018).
+// With int8 cells a score is a chain over the groups of 32 columns, each adding its scale times a chain over
+// its integers; in an output the weight of a position takes the scale, once a group.
 //
-// Int8 cells end with float16 scales, [head_dim / 32][16] in both. A score is then a chain over the groups of
-// 32, each adding its scale times a chain over its integers; in an output the weight of a position takes the
-// scale, once a group.
+// One row takes its heads together, so that a cell is loaded once for up to four of them. Several rows take
+// S::kQueries queries (a query is a head of a row) together, and share each cell widened to float32.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
+#include "kernels/attention_cells.h"
 #include "kernels/exp.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
@@ -18,174 +20,262 @@
 namespace ferrite {
 
 inline constexpr int64_t kPartitionCells = kPartition / kCellPositions;
+// From one query's scores to the next's; with a power of two all would fall into the same few lines of a
+// cache.
+inline constexpr int kScoreStride = kPartition + kCellPositions;
 
-struct HalfCell {
-  using Element = uint16_t;
-  static constexpr bool kScaled = false;
-  template <class S>
-  static typename S::F load(const uint16_t* p) {
-    return S::load_f16(p);
-  }
-};
-struct FloatCell {
-  using Element = float;
-  static constexpr bool kScaled = false;
-  template <class S>
-  static typename S::F load(const float* p) {
-    return S::load(p);
-  }
-};
-struct Q8Cell {
-  using Element = int8_t;
-  static constexpr bool kScaled = true;
-  template <class S>
-  static typename S::F load(const int8_t* p) {
-    return S::load_i8(p);
-  }
-  // Of sixteen positions, for one group of columns.
-  static const uint16_t* scales(const uint8_t* cell, int64_t head_dim, int64_t group) {
-    return reinterpret_cast<const uint16_t*>(cell + kCellPositions * head_dim) + kCellPositions * group;
-  }
-};
-
-// sum[h] += q[h][d] * k[d] for d in [begin, end).
-template <class S, class Cell, int H>
-[[gnu::always_inline]] inline void score_columns(const AttentionArgs& a, int64_t head,
-                                                 const typename Cell::Element* k, int64_t begin, int64_t end,
-                                                 typename S::F (&sum)[H][Wide<S>::kParts]) {
-  using F = typename S::F;
+// sum[m] += q[d][m] * k[d] for d in [begin, end).
+template <class S, class Cell, int M>
+[[gnu::always_inline]] inline void score_columns(const float* q, const typename Cell::Element* k,
+                                                 int64_t begin, int64_t end,
+                                                 typename S::F (&sum)[M][Wide<S>::kParts]) {
   constexpr int kParts = Wide<S>::kParts;
   for (int64_t d = begin; d < end; ++d) {
-    F key[kParts];
+    typename S::F key[kParts];
     for (int p = 0; p < kParts; ++p) key[p] = Cell::template load<S>(k + d * 16 + p * S::kLanes);
-    for (int h = 0; h < H; ++h) {
-      const F q = S::set1(a.q[(head + h) * a.head_dim + d]);
-      for (int p = 0; p < kParts; ++p) sum[h][p] = S::fma(q, key[p], sum[h][p]);
+    for (int m = 0; m < M; ++m) {
+      const typename S::F query = S::set1(q[d * M + m]);
+      for (int p = 0; p < kParts; ++p) sum[m][p] = S::fma(query, key[p], sum[m][p]);
     }
   }
 }
 
-// Scores of H query heads against one cell.
-template <class S, class Cell, int H>
-[[gnu::always_inline]] inline void score_cell(const AttentionArgs& a, int64_t head, int64_t cell,
-                                              float* scores) {
+// Scores of M queries, q [head_dim][M], against one cell.
+template <class S, class Cell, int M>
+[[gnu::always_inline]] inline void score_cell(const float* q, const typename Cell::Element* k,
+                                              const uint16_t* scales, int64_t head_dim, float* scores) {
   using F = typename S::F;
   constexpr int kParts = Wide<S>::kParts;
-  const uint8_t* bytes = a.k_cells[cell % kPartitionCells];
-  const auto* k = reinterpret_cast<const typename Cell::Element*>(bytes);
-  F sum[H][kParts];
+  F sum[M][kParts];
   for (auto& row : sum)
     for (F& part : row) part = S::zero();
   if constexpr (!Cell::kScaled) {
-    score_columns<S, Cell, H>(a, head, k, 0, a.head_dim, sum);
+    score_columns<S, Cell, M>(q, k, 0, head_dim, sum);
   } else {
-    for (int64_t group = 0; group < a.head_dim / kKvGroup; ++group) {
-      F part[H][kParts];
+    for (int64_t group = 0; group < head_dim / kKvGroup; ++group) {
+      F part[M][kParts];
       for (auto& row : part)
         for (F& each : row) each = S::zero();
-      score_columns<S, Cell, H>(a, head, k, group * kKvGroup, (group + 1) * kKvGroup, part);
-      const uint16_t* scales = Cell::scales(bytes, a.head_dim, group);
+      score_columns<S, Cell, M>(q, k, group * kKvGroup, (group + 1) * kKvGroup, part);
       for (int p = 0; p < kParts; ++p) {
-        const F scale = S::load_f16(scales + p * S::kLanes);
-        for (int h = 0; h < H; ++h) sum[h][p] = S::fma(part[h][p], scale, sum[h][p]);
+        const F scale = S::load_f16(scales + kCellPositions * group + p * S::kLanes);
+        for (int m = 0; m < M; ++m) sum[m][p] = S::fma(part[m][p], scale, sum[m][p]);
       }
     }
   }
-  for (int h = 0; h < H; ++h)
-    for (int p = 0; p < kParts; ++p) S::store(scores + h * kPartition + p * S::kLanes, sum[h][p]);
+  for (int m = 0; m < M; ++m)
+    for (int p = 0; p < kParts; ++p) S::store(scores + m * kScoreStride + p * S::kLanes, sum[m][p]);
 }
 
-// out[h][d .. d + 16) = sum over positions of weights[h] * v, H heads at once; weights [H][kPartition].
-template <class S, class Cell, int H>
-[[gnu::always_inline]] inline void mix_columns(const AttentionArgs& a, int64_t head, int64_t d,
-                                               const float* weights) {
+// Positions of a cell, counted from its first.
+struct Slots {
+  int64_t begin, end;
+};
+
+// out[m][d .. d + Columns) += sum over slots of weights[m][slot] * v[slot], for M queries at once.
+template <class S, class Cell, int M, int Columns, int WeightStride>
+[[gnu::always_inline]] inline void mix_columns(const typename Cell::Element* v, const float* weights,
+                                               Slots slots, int64_t head_dim, float* out) {
   using F = typename S::F;
-  constexpr int kParts = Wide<S>::kParts;
-  F sum[H][kParts];
-  for (auto& row : sum)
-    for (F& part : row) part = S::zero();
-  const int64_t base = a.begin / kPartition * kPartition;
-  for (int64_t position = a.begin; position < a.end; ++position) {
-    const auto* cell =
-        reinterpret_cast<const typename Cell::Element*>(a.v_cells[position / 16 % kPartitionCells]);
-    const auto* v = cell + (position % 16) * a.head_dim + d;
-    F value[kParts];
-    for (int p = 0; p < kParts; ++p) value[p] = Cell::template load<S>(v + p * S::kLanes);
-    for (int h = 0; h < H; ++h) {
-      const F weight = S::set1(weights[h * kPartition + position - base]);
-      for (int p = 0; p < kParts; ++p) sum[h][p] = S::fma(weight, value[p], sum[h][p]);
+  constexpr int kParts = Columns / S::kLanes;
+  F sum[M][kParts];
+  for (int m = 0; m < M; ++m)
+    for (int p = 0; p < kParts; ++p) sum[m][p] = S::load(out + m * head_dim + p * S::kLanes);
+  // The fewer of weights and values stay in registers while the others pass.
+  for (int64_t slot = slots.begin; slot < slots.end; ++slot) {
+    const auto* values = v + slot * head_dim;
+    if constexpr (M < kParts) {
+      F weight[M];
+      for (int m = 0; m < M; ++m) weight[m] = S::set1(weights[m * WeightStride + slot]);
+      for (int p = 0; p < kParts; ++p) {
+        const F value = Cell::template load<S>(values + p * S::kLanes);
+        for (int m = 0; m < M; ++m) sum[m][p] = S::fma(weight[m], value, sum[m][p]);
+      }
+    } else {
+      F value[kParts];
+      for (int p = 0; p < kParts; ++p) value[p] = Cell::template load<S>(values + p * S::kLanes);
+      for (int m = 0; m < M; ++m) {
+        const F weight = S::set1(weights[m * WeightStride + slot]);
+        for (int p = 0; p < kParts; ++p) sum[m][p] = S::fma(weight, value[p], sum[m][p]);
+      }
     }
   }
-  for (int h = 0; h < H; ++h)
-    for (int p = 0; p < kParts; ++p) S::store(a.out + (head + h) * a.head_dim + d + p * S::kLanes, sum[h][p]);
+  for (int m = 0; m < M; ++m)
+    for (int p = 0; p < kParts; ++p) S::store(out + m * head_dim + p * S::kLanes, sum[m][p]);
 }
 
-template <class S, class Cell, int H>
-[[gnu::noinline]] void score_heads(const AttentionArgs& a, int64_t head) {
-  const int64_t base = a.begin / kPartition * kPartition;
-  for (int64_t cell = a.begin / 16; cell * 16 < a.end; ++cell)
-    score_cell<S, Cell, H>(a, head, cell, a.scores + head * kPartition + cell * 16 - base);
+// The same for columns [begin, end): 32 at a time where the sums leave registers for a value and M weights.
+template <class S, class Cell, int M, int WeightStride>
+[[gnu::always_inline]] inline void mix_range(const typename Cell::Element* v, const float* weights,
+                                             Slots slots, int64_t head_dim, int64_t begin, int64_t end,
+                                             float* out) {
+  constexpr bool kPairs = M * (32 / S::kLanes) + M + 1 <= S::kRegisters;
+  int64_t d = begin;
+  if constexpr (kPairs)
+    for (; d + 32 <= end; d += 32)
+      mix_columns<S, Cell, M, 32, WeightStride>(v + d, weights, slots, head_dim, out + d);
+  for (; d < end; d += 16)
+    mix_columns<S, Cell, M, 16, WeightStride>(v + d, weights, slots, head_dim, out + d);
 }
 
-// scaled[h] = weights[h] times the scales of one group of V's columns, for the cells of [begin, end).
-template <class S, class Cell, int H>
-[[gnu::always_inline]] inline void scale_weights(const AttentionArgs& a, int64_t group, const float* weights,
-                                                 float* scaled) {
-  const int64_t base = a.begin / kPartition * kPartition;
-  for (int64_t cell = a.begin / 16; cell * 16 < a.end; ++cell) {
-    const uint16_t* scales = Cell::scales(a.v_cells[cell % kPartitionCells], a.head_dim, group);
-    for (int p = 0; p < Wide<S>::kParts; ++p) {
-      const typename S::F scale = S::load_f16(scales + p * S::kLanes);
-      const int64_t at = cell * 16 - base + p * S::kLanes;
-      for (int h = 0; h < H; ++h)
-        S::store(scaled + h * kPartition + at, S::mul(S::load(weights + h * kPartition + at), scale));
-    }
-  }
-}
-
-template <class S, class Cell, int H>
-[[gnu::noinline]] void mix_heads(const AttentionArgs& a, int64_t head) {
-  const float* weights = a.scores + head * kPartition;
+// out [M][head_dim] += sum over slots of weights [M][kScoreStride] times v.
+template <class S, class Cell, int M>
+[[gnu::noinline]] void mix_cell(const typename Cell::Element* v, const uint16_t* scales, const float* weights,
+                                Slots slots, int64_t head_dim, float* out) {
   if constexpr (!Cell::kScaled) {
-    for (int64_t d = 0; d < a.head_dim; d += 16) mix_columns<S, Cell, H>(a, head, d, weights);
+    mix_range<S, Cell, M, kScoreStride>(v, weights, slots, head_dim, 0, head_dim, out);
   } else {
-    float scaled[H * kPartition];
-    for (int64_t d = 0; d < a.head_dim; d += kKvGroup) {
-      scale_weights<S, Cell, H>(a, d / kKvGroup, weights, scaled);
-      for (int64_t i = 0; i < kKvGroup; i += 16) mix_columns<S, Cell, H>(a, head, d + i, scaled);
+    for (int64_t d = 0; d < head_dim; d += kKvGroup, scales += kCellPositions) {
+      float scaled[M * kCellPositions];
+      for (int m = 0; m < M; ++m)
+        for (int i = 0; i < kCellPositions; i += S::kLanes)
+          S::store(scaled + m * kCellPositions + i,
+                   S::mul(S::load(weights + m * kScoreStride + i), S::load_f16(scales + i)));
+      mix_range<S, Cell, M, kCellPositions>(v, scaled, slots, head_dim, d, d + kKvGroup, out);
     }
   }
 }
 
-// Softmax weights in place: positions outside [begin, end) weigh nothing.
+// scores = e^(scores - max), added to the lanes of `sum` in order.
+template <class S, int Count>
+[[gnu::always_inline]] inline void weigh(float* scores, typename S::F max, Wide<S>& sum) {
+  constexpr int kRegisters = Count / S::kLanes;
+  typename S::F weight[kRegisters];
+  for (int i = 0; i < kRegisters; ++i) weight[i] = S::sub(S::load(scores + i * S::kLanes), max);
+  exp<S, kRegisters>(weight);
+  for (int i = 0; i < kRegisters; ++i) {
+    S::store(scores + i * S::kLanes, weight[i]);
+    typename S::F& lane = sum.v[i % Wide<S>::kParts];
+    lane = S::add(lane, weight[i]);
+  }
+}
+
+// Softmax weights in place of the scores of [begin, end) of a partition; the rest of the cells that these
+// touch weighs nothing.
 template <class S>
-void softmax_partition(const AttentionArgs& a, int64_t head) {
+void softmax_partition(float* scores, int64_t begin, int64_t end, float* max, float* total) {
   using F = typename S::F;
-  const int64_t base = a.begin / kPartition * kPartition;
-  const int64_t first = a.begin / 16 * 16 - base;
-  const int64_t last = (a.end + 15) / 16 * 16 - base;
-  float* scores = a.scores + head * kPartition;
-  for (int64_t i = first; i < a.begin - base; ++i) scores[i] = -__builtin_inff();
-  for (int64_t i = a.end - base; i < last; ++i) scores[i] = -__builtin_inff();
+  const int64_t first = begin / 16 * 16;
+  const int64_t last = (end + 15) / 16 * 16;
+  for (int64_t i = first; i < begin; ++i) scores[i] = -__builtin_inff();
+  for (int64_t i = end; i < last; ++i) scores[i] = -__builtin_inff();
   Wide<S> largest = Wide<S>::set1(-__builtin_inff());
   for (int64_t i = first; i < last; i += 16)
     for (int p = 0; p < Wide<S>::kParts; ++p)
       largest.v[p] = S::max(largest.v[p], S::load(scores + i + p * S::kLanes));
-  const float max = max_lanes(largest);
-  Wide<S> total = Wide<S>::set1(0.0F);
-  for (int64_t i = first; i < last; i += 16)
-    for (int p = 0; p < Wide<S>::kParts; ++p) {
-      float* at = scores + i + p * S::kLanes;
-      const F weight = exp<S>(S::sub(S::load(at), S::set1(max)));
-      S::store(at, weight);
-      total.v[p] = S::add(total.v[p], weight);
-    }
-  a.max[head] = max;
-  a.total[head] = sum_lanes(total);
+  *max = max_lanes(largest);
+  Wide<S> sum = Wide<S>::set1(0.0F);
+  const F most = S::set1(*max);
+  int64_t i = first;
+  for (; i + 32 <= last; i += 32) weigh<S, 32>(scores + i, most, sum);
+  if (i < last) weigh<S, 16>(scores + i, most, sum);
+  *total = sum_lanes(sum);
 }
 
-// Query heads that one pass over K or V serves: 4 heads x 2 registers of positions, keys and queries fit 16
-// registers, and 8 sums hide the latency of each other.
+// Queries [first, first + count) of a.rows * a.heads, M at a time.
+template <class S, class Stored, int M, bool Widened>
+class Attention {
+  using Cell = std::conditional_t<Widened, WideCell<Stored::kScaled>, Stored>;
+  static_assert(M <= kMostQueries);
+
+ public:
+  Attention(const AttentionArgs& a, int64_t first, int64_t count)
+      : a_(a),
+        first_(first),
+        count_(count),
+        tiles_((count + M - 1) / M),
+        scores_(a.scratch),
+        q_(scores_ + tiles_ * M * kScoreStride),
+        out_(q_ + tiles_ * M * a.head_dim),
+        wide_(out_ + tiles_ * M * a.head_dim) {}
+
+  void run() {
+    gather_queries();
+    each_cell(a_.k_cells, [&](int64_t cell, const auto* k, const uint16_t* scales) {
+      for (int64_t tile = 0; tile < tiles_; ++tile)
+        if (touched(tile, cell))
+          score_cell<S, Cell, M>(q_ + tile * M * a_.head_dim, k, scales, a_.head_dim,
+                                 scores_ + tile * M * kScoreStride + 16 * cell);
+    });
+    for (int64_t i = 0; i < count_; ++i)
+      softmax_partition<S>(scores_ + i * kScoreStride, begin(i), end(i), a_.max + first_ + i,
+                           a_.total + first_ + i);
+    std::fill_n(out_, tiles_ * M * a_.head_dim, 0.0F);
+    each_cell(a_.v_cells, [&](int64_t cell, const auto* v, const uint16_t* scales) {
+      for (int64_t tile = 0; tile < tiles_; ++tile)
+        if (touched(tile, cell)) mix(tile, cell, v, scales);
+    });
+    std::copy_n(out_, count_ * a_.head_dim, a_.out + first_ * a_.head_dim);
+  }
+
+ private:
+  int64_t row(int64_t query) const { return (first_ + query) / a_.heads; }
+  int64_t last_of(int64_t tile) const { return std::min(count_, (tile + 1) * M) - 1; }
+  // What a query attends to, counted from the start of the partition; neither falls from query to query.
+  int64_t begin(int64_t query) const { return a_.begin(row(query)) - a_.base; }
+  int64_t end(int64_t query) const { return a_.end(row(query)) - a_.base; }
+
+  // Some query of the tile attends to some position of the cell.
+  bool touched(int64_t tile, int64_t cell) const {
+    return 16 * cell < end(last_of(tile)) && begin(tile * M) < 16 * (cell + 1);
+  }
+
+  // q_[tile][head_dim][M]; the last tile is filled up with zeros.
+  void gather_queries() {
+    for (int64_t i = 0; i < tiles_ * M; ++i) {
+      const int64_t query = first_ + i;
+      const float* q = a_.q + query / a_.heads * a_.q_stride + query % a_.heads * a_.head_dim;
+      float* to = q_ + i / M * M * a_.head_dim + i % M;
+      for (int64_t d = 0; d < a_.head_dim; ++d) to[d * M] = i < count_ ? q[d] : 0.0F;
+    }
+  }
+
+  template <class Fn>
+  void each_cell(const uint8_t* const (&cells)[kPartitionCells], Fn fn) {
+    const int64_t last = (end(count_ - 1) - 1) / 16;
+    for (int64_t cell = begin(0) / 16; cell <= last; ++cell) {
+      const uint8_t* bytes = cells[cell];
+      const uint16_t* scales = Stored::kScaled ? cell_scales(bytes, a_.head_dim) : nullptr;
+      if constexpr (Widened && !std::is_same_v<Cell, Stored>) {
+        fn(cell, widen<S, Stored>(bytes, kCellPositions * a_.head_dim, wide_), scales);
+      } else {
+        if (cell + kCellsAhead <= last) fetch(cells[cell + kCellsAhead]);
+        fn(cell, reinterpret_cast<const typename Stored::Element*>(bytes), scales);
+      }
+    }
+  }
+
+  static constexpr int64_t kCellsAhead = 2;
+  void fetch(const uint8_t* cell) const {
+    for (int64_t i = 0; i < cell_bytes<Stored>(a_.head_dim); i += 64) __builtin_prefetch(cell + i);
+  }
+
+  // Where the queries of a tile see different parts of a cell, each takes its own: what lies beyond is
+  // another's, or nobody's and may be NaN.
+  void mix(int64_t tile, int64_t cell, const typename Cell::Element* v, const uint16_t* scales) {
+    const int64_t query = tile * M, last = last_of(tile);
+    const auto slots = [&](int64_t i) {
+      return Slots{std::max<int64_t>(begin(i) - 16 * cell, 0), std::min<int64_t>(end(i) - 16 * cell, 16)};
+    };
+    const Slots first_sees = slots(query), last_sees = slots(last);
+    const float* weights = scores_ + query * kScoreStride + 16 * cell;
+    float* out = out_ + query * a_.head_dim;
+    if (first_sees.begin == last_sees.begin && first_sees.end == last_sees.end)
+      return mix_cell<S, Cell, M>(v, scales, weights, first_sees, a_.head_dim, out);
+    for (int64_t i = query; i <= last; ++i, weights += kScoreStride, out += a_.head_dim)
+      mix_cell<S, Cell, 1>(v, scales, weights, slots(i), a_.head_dim, out);
+  }
+
+  const AttentionArgs& a_;
+  int64_t first_, count_, tiles_;
+  float* scores_;  // [tiles][M][kScoreStride]
+  float* q_;       // [tiles][head_dim][M]
+  float* out_;     // [tiles][M][head_dim]
+  float* wide_;    // [16 * head_dim]
+};
+
+// Heads of one row that one pass over K or V serves: with two registers of lanes each, 8 sums hide the
+// latency of each other.
 inline constexpr int64_t kHeads = 4;
 
 // fn(first, count) for all heads, where `count` is a constant from 1 to kHeads, as equal as may be.
@@ -209,11 +299,12 @@ template <class Fn>
   }
 }
 
-template <class S, class Cell>
+template <class S, class Stored>
 void attend(const AttentionArgs& a) {
-  in_head_groups(a.heads, [&](int64_t head, auto count) { score_heads<S, Cell, count()>(a, head); });
-  for (int64_t head = 0; head < a.heads; ++head) softmax_partition<S>(a, head);
-  in_head_groups(a.heads, [&](int64_t head, auto count) { mix_heads<S, Cell, count()>(a, head); });
+  if (a.rows > 1) return Attention<S, Stored, S::kQueries, true>(a, 0, a.rows * a.heads).run();
+  in_head_groups(a.heads, [&](int64_t head, auto count) {
+    Attention<S, Stored, count(), false>(a, head, count()).run();
+  });
 }
 
 // joined = joined * e^(old max - new max) + next * e^(next max - new max).

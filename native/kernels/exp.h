@@ -20,20 +20,30 @@ inline constexpr float kTerm[8] = {1.0F,      1.0F,       1.0F / 2,   1.0F / 6,
                                    1.0F / 24, 1.0F / 120, 1.0F / 720, 1.0F / 5040};
 }  // namespace exp_constants
 
-template <class S>
-inline typename S::F exp(typename S::F x) {
+// x[i] = e^x[i]. Each is one long chain, so they go side by side; GCC would put one after the other.
+template <class S, int N>
+[[gnu::always_inline]] inline void exp(typename S::F (&x)[N]) {
   using namespace exp_constants;
   using F = typename S::F;
-  // max(a, b) gives b when either is NaN, so the second operand is x; min(x, high) the same way round.
-  const F above = S::max(S::set1(kLowest), x);
-  const F clamped = S::select_less(S::set1(kHighest), above, S::set1(kHighest), above);
-  const F shifted = S::add(S::mul(clamped, S::set1(kLog2E)), S::set1(kShift));
-  const F n = S::sub(shifted, S::set1(kShift));
-  const F r = S::sub(S::sub(clamped, S::mul(n, S::set1(kLn2High))), S::mul(n, S::set1(kLn2Low)));
-  F sum = S::set1(kTerm[7]);
-  for (int i = 6; i >= 0; --i) sum = S::add(S::mul(sum, r), S::set1(kTerm[i]));
-  const F result = S::mul(sum, S::exp2_of_shifted(shifted));
-  return S::select_less(x, S::set1(kLowest), S::zero(), result);
+  F shifted[N], r[N], sum[N];
+  for (int i = 0; i < N; ++i) {
+    // max(a, b) gives b when either is NaN, so the second operand is x; min(x, high) the same way round.
+    const F above = S::max(S::set1(kLowest), x[i]);
+    const F clamped = S::select_less(S::set1(kHighest), above, S::set1(kHighest), above);
+    shifted[i] = S::add(S::mul(clamped, S::set1(kLog2E)), S::set1(kShift));
+    const F n = S::sub(shifted[i], S::set1(kShift));
+    r[i] = S::sub(S::sub(clamped, S::mul(n, S::set1(kLn2High))), S::mul(n, S::set1(kLn2Low)));
+    sum[i] = S::set1(kTerm[7]);
+  }
+  for (int term = 6; term >= 0; --term)
+    for (int i = 0; i < N; ++i) {
+      sum[i] = S::add(S::mul(sum[i], r[i]), S::set1(kTerm[term]));
+      S::pin(sum[i]);
+    }
+  for (int i = 0; i < N; ++i) {
+    const F result = S::mul(sum[i], S::exp2_of_shifted(shifted[i]));
+    x[i] = S::select_less(x[i], S::set1(kLowest), S::zero(), result);
+  }
 }
 
 // The same function for one float; internal linkage, since each instruction set compiles its own.

@@ -84,19 +84,42 @@ enum class KvType : int32_t { F16, F32, Q8_0 };
 inline constexpr int kKvTypes = 3;
 inline constexpr int64_t kKvGroup = 32;
 
-// One kv head's part of attention for the query heads that share it.
+// One kv head's part of attention: rows at consecutive positions of one sequence, each with the query heads
+// that share the kv head, over one partition, of which every row attends to something.
 struct AttentionArgs {
-  const float* q;                                       // [heads][head_dim], already scaled
+  const float* q;  // [rows][q_stride], of these [heads][head_dim], scaled
+  int64_t q_stride;
+  int64_t rows;
   int64_t heads;                                        // query heads in the group
   int64_t head_dim;                                     // multiple of 16; of kKvGroup for Q8_0
+  int64_t position;                                     // of the first row
+  int64_t window;                                       // positions a row sees, itself included; 0 for all
+  int64_t base;                                         // the partition's first position
   const uint8_t* k_cells[kPartition / kCellPositions];  // the partition's cells of K, [head_dim][16] each,
   const uint8_t* v_cells[kPartition / kCellPositions];  // and of V, [16][head_dim]; Q8_0: scales behind
-  int64_t begin, end;                                   // attended positions, inside one partition
-  float* scores;                                        // [heads][kPartition] scratch
-  float* max;                                           // [heads] largest score
-  float* total;                                         // [heads] sum of exp(score - max)
-  float* out;                                           // [heads][head_dim] sum of exp(score - max) * v
+  float* scratch;                                       // attention_scratch() floats
+  float* max;                                           // [rows][heads] largest score
+  float* total;                                         // [rows][heads] sum of exp(score - max)
+  float* out;                                           // [rows][heads][head_dim] sum of exp(score - max) * v
+
+  // What a row attends to.
+  int64_t begin(int64_t row) const {
+    const int64_t first = window > 0 ? position + row - window + 1 : 0;
+    return first > base ? first : base;
+  }
+  int64_t end(int64_t row) const {
+    const int64_t last = position + row + 1;
+    return last < base + kPartition ? last : base + kPartition;
+  }
 };
+
+// Queries (heads of rows) that a register tile of attention takes at most.
+inline constexpr int64_t kMostQueries = 12;
+
+// Floats of scratch for rows * heads queries: scores, queries and results, and one cell widened.
+constexpr int64_t attention_scratch(int64_t queries, int64_t head_dim) {
+  return (queries + kMostQueries) * (kPartition + kCellPositions + 2 * head_dim) + kCellPositions * head_dim;
+}
 
 struct KernelTable {
   const char* name;

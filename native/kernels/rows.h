@@ -130,20 +130,33 @@ void rms_norm(const NormArgs& a) {
 
 // x / (1 + e^-x), and Gemma's tanh form of GELU, 0.5 x (1 + tanh u) = x / (1 + e^-2u) with
 // u = sqrt(2 / pi) (x + 0.044715 x^3).
-template <class S>
-void gate(GateKind kind, float* gate, const float* up, int64_t cols) {
+template <class S, int Count>
+[[gnu::always_inline]] inline void gate_columns(GateKind kind, float* gate, const float* up) {
   using F = typename S::F;
-  for (int64_t c = 0; c < cols; c += S::kLanes) {
-    const F x = S::load(gate + c);
-    F exponent = S::sub(S::zero(), x);
+  constexpr int kRegisters = Count / S::kLanes;
+  F exponent[kRegisters];
+  for (int i = 0; i < kRegisters; ++i) {
+    const F x = S::load(gate + i * S::kLanes);
+    exponent[i] = S::sub(S::zero(), x);
     if (kind == GateKind::GeluTanh) {
       const F cube = S::mul(S::mul(x, x), x);
       const F inner = S::add(x, S::mul(S::set1(0.044715F), cube));
-      exponent = S::mul(S::set1(-1.5957691216F), inner);
+      exponent[i] = S::mul(S::set1(-1.5957691216F), inner);
     }
-    const F activated = S::div(x, S::add(S::set1(1.0F), exp<S>(exponent)));
-    S::store(gate + c, S::mul(activated, S::load(up + c)));
   }
+  exp<S, kRegisters>(exponent);
+  for (int i = 0; i < kRegisters; ++i) {
+    float* at = gate + i * S::kLanes;
+    const F activated = S::div(S::load(at), S::add(S::set1(1.0F), exponent[i]));
+    S::store(at, S::mul(activated, S::load(up + i * S::kLanes)));
+  }
+}
+
+template <class S>
+void gate(GateKind kind, float* gate, const float* up, int64_t cols) {
+  int64_t c = 0;
+  for (; c + 32 <= cols; c += 32) gate_columns<S, 32>(kind, gate + c, up + c);
+  for (; c < cols; c += S::kLanes) gate_columns<S, S::kLanes>(kind, gate + c, up + c);
 }
 
 template <class S>

@@ -187,8 +187,14 @@ struct AttentionConfig {
   int64_t group() const { return heads / kv_heads; }
 };
 
-// Attention of every row to its sequence. When there are few rows and long contexts the partitions of one row
-// go to different threads, and JoinOp joins them; the arithmetic is the same either way.
+// Rows of a step at consecutive positions of one sequence.
+struct RowRun {
+  int64_t first, rows;
+};
+
+// Attention of every row to its sequence, for runs of rows that share what they read. When there are few runs
+// and long contexts the partitions of one go to different threads, and JoinOp joins them; the arithmetic is
+// the same either way.
 class AttentionOp final : public Op {
  public:
   explicit AttentionOp(const AttentionConfig& config) : config_(config) {}
@@ -198,24 +204,42 @@ class AttentionOp final : public Op {
 
  private:
   friend class JoinOp;
+  // What attention over some partitions comes to, for rows * group heads.
   struct Partial {
     float* max;
     float* total;
     float* out;
   };
+  struct Scratch {
+    float* kernel;
+    Partial next, joined;
+  };
+  struct Partitions {
+    int64_t first, last;
+  };
+
+  int64_t items() const { return static_cast<int64_t>(runs_.size()) * config_.kv_heads; }
+  int64_t width() const { return config_.group() * (config_.head_dim + 2); }
   int64_t first_partition(int64_t position) const;
-  void attend(const StepContext& ctx, int64_t row, int64_t kv_head, int64_t partition, float* scores,
+  Partitions partitions(const StepContext& ctx, const RowRun& run) const;
+  // The rows of `run` that attend to some position of a partition.
+  RowRun attending(const StepContext& ctx, const RowRun& run, int64_t partition) const;
+  void attend(const StepContext& ctx, const RowRun& rows, int64_t kv_head, int64_t partition, float* scratch,
               const Partial& to) const;
-  void finish(const StepContext& ctx, int64_t row, int64_t kv_head, const Partial& joined) const;
-  Partial partial(int64_t item, int64_t partition);
-  Partial partial_at(float* memory) const;
-  // Put `next`, the partition after those in `joined`, to them.
-  void join(const StepContext& ctx, const Partial& joined, const Partial& next) const;
+  // Put what `rows` of `run` found in a partition to what they found in those before it.
+  void join(const StepContext& ctx, const RowRun& run, const RowRun& rows, int64_t partition,
+            const Partial& next, const Partial& joined) const;
+  void finish(const StepContext& ctx, const RowRun& run, int64_t kv_head, const Partial& joined) const;
+  Partial partial(const RowRun& run, int64_t kv_head, int64_t partition);
+  Partial partial_at(float* memory, int64_t rows) const;
+  Scratch scratch(int thread);
 
   AttentionConfig config_;
   bool split_ = false;
-  int64_t partitions_ = 0;                   // most partitions of any row, when split
-  std::vector<float> partials_;              // [rows * kv_heads][partitions][group * (head_dim + 2)]
+  std::vector<RowRun> runs_;
+  int64_t longest_ = 0;                      // most rows of any run
+  int64_t partitions_ = 0;                   // most partitions of any run
+  std::vector<float> partials_;              // when split: [runs][kv_heads][partitions_][rows * width()]
   std::vector<std::vector<float>> scratch_;  // per thread
 };
 

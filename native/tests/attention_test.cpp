@@ -86,27 +86,42 @@ struct Attended {
   }
 };
 
-Attended attend(const KernelTable& table, const Cache& cache, const std::vector<float>& q, int64_t heads) {
-  Attended result = {std::vector<float>(size(heads)), std::vector<float>(size(heads)),
-                     std::vector<float>(q.size(), kNaN)};
-  std::vector<float> scores(size(heads * kPartition), kNaN);
+// Rows at consecutive positions from `position` on.
+struct Queries {
+  int64_t position, rows, heads, window;
+  std::vector<float> q;  // [rows][heads][head_dim]
+};
+
+Attended attend(const KernelTable& table, const Cache& cache, const Queries& queries) {
+  const int64_t count = queries.rows * queries.heads, head_dim = cache.head_dim;
+  Attended result = {std::vector<float>(size(count)), std::vector<float>(size(count)),
+                     std::vector<float>(queries.q.size(), kNaN)};
+  std::vector<float> scratch(size(attention_scratch(count, head_dim)), kNaN);
   AttentionArgs args = {};
-  args.q = q.data();
-  args.heads = heads;
-  args.head_dim = cache.head_dim;
+  args.q = queries.q.data();
+  args.q_stride = queries.heads * head_dim;
+  args.rows = queries.rows;
+  args.heads = queries.heads;
+  args.head_dim = head_dim;
+  args.position = queries.position;
+  args.window = queries.window;
+  args.base = cache.begin / kPartition * kPartition;
   for (std::size_t i = 0; i < cache.k.size(); ++i) {
     const std::size_t cell = (size(cache.begin) / 16 + i) % (kPartition / kCellPositions);
     args.k_cells[cell] = cache.k[i].data();
     args.v_cells[cell] = cache.v[i].data();
   }
-  args.begin = cache.begin;
-  args.end = cache.end;
-  args.scores = scores.data();
+  args.scratch = scratch.data();
   args.max = result.max.data();
   args.total = result.total.data();
   args.out = result.out.data();
   table.attend[static_cast<std::size_t>(cache.type)](args);
   return result;
+}
+
+// One row that attends to all of the cache.
+Queries one_row(const Cache& cache, const std::vector<float>& q, int64_t heads) {
+  return {cache.end - 1, 1, heads, cache.end - cache.begin, q};
 }
 
 // The definition, unnormalised: e^(score - max), their sum, and the sum of them times v.
@@ -139,9 +154,66 @@ void attention_case(Random& random, KvType type, int64_t heads, int64_t head_dim
                     int64_t end) {
   const Cache cache(random, type, head_dim, begin, end);
   const std::vector<float> q = test::random_floats(random, heads * head_dim, 0.5F);
-  const Attended expected = attend(portable_kernels(), cache, q, heads);
+  const Queries queries = one_row(cache, q, heads);
+  const Attended expected = attend(portable_kernels(), cache, queries);
   CHECK(near_definition(expected, cache, q, heads));
-  for (const KernelTable* table : test::fast_tables()) CHECK(attend(*table, cache, q, heads) == expected);
+  for (const KernelTable* table : test::fast_tables()) CHECK(attend(*table, cache, queries) == expected);
+}
+
+// Several rows get what each gets alone, in the portable table and in every other.
+void rows_case(Random& random, KvType type, const Queries& shape, int64_t head_dim) {
+  const int64_t last = shape.position + shape.rows - 1;
+  const int64_t base = last / kPartition * kPartition;
+  Queries all = shape;
+  // Rows before the partition do not take part.
+  all.position = std::max(shape.position, base);
+  all.rows = last + 1 - all.position;
+  const int64_t begin = std::max(base, all.window > 0 ? all.position - all.window + 1 : 0);
+  Cache cache(random, type, head_dim, begin, last + 1);
+  // What only the last row sees must not reach the others, not even times zero.
+  if (type != KvType::Q8_0 && all.rows > 1) {
+    const int64_t slot = last % 16;
+    for (int64_t d = 0; d < head_dim; ++d) {
+      const std::size_t at = size(slot * head_dim + d);
+      if (type == KvType::F16) test::put(cache.v.back(), 2 * at, isa::float_to_half(kNaN));
+      if (type == KvType::F32) test::put(cache.v.back(), 4 * at, kNaN);
+    }
+  }
+  const int64_t width = all.heads * head_dim;
+  all.q = test::random_floats(random, all.rows * width, 0.5F);
+  Attended expected;
+  for (int64_t row = 0; row < all.rows; ++row) {
+    Queries alone = {all.position + row, 1, all.heads, all.window, {}};
+    alone.q.assign(all.q.begin() + row * width, all.q.begin() + (row + 1) * width);
+    const Attended one = attend(portable_kernels(), cache, alone);
+    expected.max.insert(expected.max.end(), one.max.begin(), one.max.end());
+    expected.total.insert(expected.total.end(), one.total.begin(), one.total.end());
+    expected.out.insert(expected.out.end(), one.out.begin(), one.out.end());
+  }
+  CHECK(attend(portable_kernels(), cache, all) == expected);
+  for (const KernelTable* table : test::fast_tables()) CHECK(attend(*table, cache, all) == expected);
+}
+
+void rows_together_are_the_same_as_alone() {
+  Random random(8);
+  for (int64_t heads = 1; heads <= 8; ++heads)
+    for (const int64_t head_dim : {16, 32, 48, 64, 128}) {
+      const int64_t position = random.between(0, 3 * kPartition);
+      const Queries shape = {position,
+                             random.between(2, 24),
+                             heads,
+                             random.between(0, 1) == 0 ? 0 : random.between(1, 2 * kPartition),
+                             {}};
+      rows_case(random, KvType::F16, shape, head_dim);
+      rows_case(random, KvType::F32, shape, head_dim);
+      if (head_dim % kKvGroup == 0) rows_case(random, KvType::Q8_0, shape, head_dim);
+    }
+  // Around the borders of cells, windows and partitions.
+  for (const int64_t position : {0, 1, 14, 15, 16, 240, 255, 256, 300})
+    for (const int64_t rows : {2, 3, 17, 40})
+      for (const int64_t window : {0, 1, 7, 16, 17, 256, 300})
+        for (const KvType type : {KvType::F16, KvType::Q8_0})
+          rows_case(random, type, {position, rows, 2, window, {}}, 32);
 }
 
 void attention_is_the_same_in_every_table() {
@@ -194,6 +266,7 @@ void joins_are_the_same_in_every_table() {
 int main() {
   using namespace ferrite;
   attention_is_the_same_in_every_table();
+  rows_together_are_the_same_as_alone();
   joins_are_the_same_in_every_table();
   return test::tally.finish();
 }
