@@ -18,11 +18,14 @@ double seconds(Fn fn) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Wraps at 64 bits; four chains keep the loads ahead of the adds.
+// Wraps at 64 bits; four chains keep the loads ahead of the adds. Lines are fetched a page ahead, without which
+// two cores got a third less; to fetch what lies behind the end does nothing.
 uint64_t sum_words(const uint8_t* data, std::size_t bytes) {
+  constexpr std::size_t kAhead = 4096;
   uint64_t sums[4] = {};
   for (std::size_t at = 0; at + 256 <= bytes; at += 256)
     for (std::size_t i = 0; i < 4; ++i) {
+      __builtin_prefetch(data + at + 64 * i + kAhead);
       uint64_t words[8];
       std::memcpy(words, data + at + 64 * i, sizeof words);
       for (const uint64_t word : words) sums[i] += word;
