@@ -51,8 +51,9 @@ struct MatmulArgs {
   int64_t tokens;
   float* out;  // [tokens][out_stride]
   int64_t out_stride;
-  const float* bias;  // [rows padded to 16] or null
-  bool accumulate;    // add to what `out` holds
+  const float* bias;    // [rows padded to 16] or null
+  bool accumulate;      // add to what `out` holds
+  const uint8_t* next;  // the tile that this thread will likely need after these, or null
 };
 
 // y = x / sqrt(mean(x^2) + eps) * weight over `cols`; y may be x. The quantised form of y is filled in by

@@ -9,12 +9,28 @@
 // still an exact int32, and the chain is the same.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/kernels.h"
 #include "quant/format.h"
 
 namespace ferrite {
+
+// The tile that comes next, fetched a few lines at a time beside the arithmetic on this one: memory then has
+// something to do in every pass over a tile, not in the first alone.
+struct Ahead {
+  static constexpr int64_t kLine = 64;
+  const uint8_t* at;
+  const uint8_t* end;
+  int64_t lines;  // a time
+
+  [[gnu::always_inline]] void fetch() {
+    if (at >= end) return;
+    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(at + i * kLine);
+    at += lines * kLine;
+  }
+};
 
 // What a tile comes to. Filled from sums that nothing else refers to, so that GCC keeps each in one place.
 template <class S, int Parts, int T>
@@ -85,7 +101,8 @@ struct QuantTile {
   }
 
   [[gnu::always_inline]] static TileSums<S, Parts, T> run(const uint8_t* tile, int part, int64_t units,
-                                                          const Rows& in, int64_t token) {
+                                                          const Rows& in, int64_t token, Ahead& where) {
+    Ahead ahead = where;  // in registers
     const Int8Rows* const terms[] = {&in.quant.value, &in.quant.residual};
     const int8_t* q[Terms][T];
     const PairSums* pairs[Terms][T];
@@ -105,6 +122,7 @@ struct QuantTile {
     for (int64_t u = 0; u < units; ++u) {
       const uint8_t* unit = tile + u * Q::kUnitBytes;
       for (int s = 0; s < Q::kSubs; ++s) {
+        ahead.fetch();
         const uint8_t* sub = unit + Scales::kHeadBytes + s * Q::kSubBytes;
         const int64_t block = u * Q::kSubs + s;
         scaled_run<0>(unit, sub, part, q, pairs, scale, block, acc);
@@ -117,6 +135,7 @@ struct QuantTile {
         }
       }
     }
+    where = ahead;
     return TileSums<S, Parts, T>(acc);
   }
 };
@@ -149,11 +168,12 @@ struct FloatTile {
   using F = typename S::F;
 
   [[gnu::always_inline]] static TileSums<S, Parts, T> run(const uint8_t* tile, int part, int64_t units,
-                                                          const Rows& in, int64_t token) {
+                                                          const Rows& in, int64_t token, Ahead& ahead) {
     F acc[Parts][T];
     for (int p = 0; p < Parts; ++p)
       for (int t = 0; t < T; ++t) acc[p][t] = S::zero();
     for (int64_t c = 0; c < units; ++c) {
+      ahead.fetch();
       const uint8_t* column = tile + (c * quant::kTileRows + part * S::kLanes) * Element::kBytes;
       for (int p = 0; p < Parts; ++p) {
         const F w = Element::template load<S>(column + p * S::kLanes * Element::kBytes);
@@ -169,6 +189,7 @@ struct FloatTile {
 template <class Q, int Terms>
 struct Quantised {
   static constexpr int64_t kUnitCols = Q::kUnitCols;
+  static constexpr int64_t kFetchCols = quant::kSubCols;
   static constexpr int kTerms = Terms;
   template <class S, int Parts, int T>
   using Tile = QuantTile<S, Q, Parts, T, Terms>;
@@ -176,17 +197,19 @@ struct Quantised {
 template <class Element>
 struct Unquantised {
   static constexpr int64_t kUnitCols = 1;
+  static constexpr int64_t kFetchCols = 1;
   static constexpr int kTerms = 1;
   template <class S, int Parts, int T>
   using Tile = FloatTile<S, Element, Parts, T>;
 };
 
 template <class S, class Format, int Parts, int T>
-[[gnu::always_inline]] inline void matmul_tile(const MatmulArgs& a, int64_t tile, int64_t token) {
+[[gnu::always_inline]] inline void matmul_tile(const MatmulArgs& a, int64_t tile, int64_t token,
+                                               Ahead& ahead) {
   constexpr int kParts = quant::kTileRows / S::kLanes;
   for (int part = 0; part < kParts; part += Parts) {
     const TileSums<S, Parts, T> sums = Format::template Tile<S, Parts, T>::run(
-        a.tiles + tile * a.tile_bytes, part, a.cols / Format::kUnitCols, a.in, token);
+        a.tiles + tile * a.tile_bytes, part, a.cols / Format::kUnitCols, a.in, token, ahead);
     for (int p = 0; p < Parts; ++p) {
       const int64_t row = tile * quant::kTileRows + (part + p) * S::kLanes;
       for (int t = 0; t < T; ++t) {
@@ -201,16 +224,16 @@ template <class S, class Format, int Parts, int T>
 }
 
 template <class S, class Format, int T>
-[[gnu::noinline]] void matmul_tokens(const MatmulArgs& a, int64_t tile, int64_t token) {
+[[gnu::noinline]] void matmul_tokens(const MatmulArgs& a, int64_t tile, int64_t token, Ahead& ahead) {
   constexpr int kParts = quant::kTileRows / S::kLanes;
-  matmul_tile<S, Format, (T * Format::kTerms <= S::kWideTokens ? kParts : 1), T>(a, tile, token);
+  matmul_tile<S, Format, (T * Format::kTerms <= S::kWideTokens ? kParts : 1), T>(a, tile, token, ahead);
 }
 
 template <class S, class Format, int T>
-inline void matmul_rest(const MatmulArgs& a, int64_t tile, int64_t token, int64_t rest) {
+inline void matmul_rest(const MatmulArgs& a, int64_t tile, int64_t token, int64_t rest, Ahead& ahead) {
   if constexpr (T > 0) {
-    if (rest == T) return matmul_tokens<S, Format, T>(a, tile, token);
-    matmul_rest<S, Format, T - 1>(a, tile, token, rest);
+    if (rest == T) return matmul_tokens<S, Format, T>(a, tile, token, ahead);
+    matmul_rest<S, Format, T - 1>(a, tile, token, rest, ahead);
   }
 }
 
@@ -221,12 +244,21 @@ template <class S, class Format>
 void matmul_all(const MatmulArgs& a) {
   // Two terms need twice the accumulators, so half the tokens fill the registers.
   constexpr int kTokens = S::kTokens < Format::kTerms ? 1 : S::kTokens / Format::kTerms;
+  const int64_t passes = (std::min(a.tokens, kTokenBlock) + kTokens - 1) / kTokens;
+  const int64_t times = passes * (a.cols / Format::kFetchCols);
+  const int64_t lines = (a.tile_bytes + Ahead::kLine * times - 1) / (Ahead::kLine * times);
   for (int64_t block = 0; block < a.tokens; block += kTokenBlock) {
-    const int64_t end = block + kTokenBlock < a.tokens ? block + kTokenBlock : a.tokens;
+    const int64_t end = std::min(block + kTokenBlock, a.tokens);
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
+      // Later blocks find the tiles in the cache.
+      const uint8_t* next = block > 0               ? nullptr
+                            : tile + 1 < a.tile_end ? a.tiles + (tile + 1) * a.tile_bytes
+                                                    : a.next;
+      Ahead ahead = {next, next == nullptr ? nullptr : next + a.tile_bytes, lines};
       int64_t token = block;
-      for (; token + kTokens <= end; token += kTokens) matmul_tokens<S, Format, kTokens>(a, tile, token);
-      matmul_rest<S, Format, kTokens - 1>(a, tile, token, end - token);
+      for (; token + kTokens <= end; token += kTokens)
+        matmul_tokens<S, Format, kTokens>(a, tile, token, ahead);
+      matmul_rest<S, Format, kTokens - 1>(a, tile, token, end - token, ahead);
     }
   }
 }

@@ -111,6 +111,14 @@ void NormOp::run(const StepContext& ctx, int) noexcept {
   });
 }
 
+const uint8_t* LinearOp::tile_at(int64_t number) const {
+  for (const LinearPiece& piece : pieces_) {
+    if (number < piece.weight->tiles()) return piece.weight->data() + number * piece.weight->tile_bytes();
+    number -= piece.weight->tiles();
+  }
+  return nullptr;
+}
+
 void LinearOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
   // Pieces are numbered through in tiles, so that a chunk may end one and the next begin another.
@@ -128,6 +136,8 @@ void LinearOp::run(const StepContext& ctx, int) noexcept {
       args.tile_end = std::min(tiles, end - offset);
       args.bias = piece.bias.empty() ? nullptr : piece.bias.data();
       args.accumulate = piece.accumulate;
+      // Threads take chunks in turn as long as none of them is held up.
+      args.next = tile_at(end > offset + tiles ? offset + tiles : begin + ctx.threads * chunk);
       if (args.tile_begin < args.tile_end) run_matmul(ctx, *piece.weight, args);
       offset += tiles;
     }
@@ -146,9 +156,12 @@ void LogitsOp::run(const StepContext& ctx, int thread) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
   MatmulArgs args = matmul_args(ctx, *weight_, in, ctx.buffers[static_cast<std::size_t>(out_)]);
   if (args.tokens == 0) return;
-  share(weight_->tiles(), chunk_tiles(*weight_), [&](int64_t begin, int64_t end) {
+  const int64_t chunk = chunk_tiles(*weight_);
+  share(weight_->tiles(), chunk, [&](int64_t begin, int64_t end) {
     args.tile_begin = begin;
     args.tile_end = end;
+    const int64_t next = begin + ctx.threads * chunk;
+    args.next = next < weight_->tiles() ? weight_->data() + next * weight_->tile_bytes() : nullptr;
     run_matmul(ctx, *weight_, args);
     scan(ctx, thread, begin * 16, std::min(end * 16, weight_->rows()));
   });

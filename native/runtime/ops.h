@@ -112,6 +112,9 @@ class LinearOp final : public Op {
   OpClass op_class() const override { return OpClass::Linear; }
 
  private:
+  // The tile with this number, or null behind the last.
+  const uint8_t* tile_at(int64_t number) const;
+
   BufferId in_;
   std::vector<LinearPiece> pieces_;
 };
