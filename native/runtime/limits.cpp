@@ -18,8 +18,8 @@ double seconds(Fn fn) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Wraps at 64 bits; four chains keep the loads ahead of the adds. Lines are fetched a page ahead, without which
-// two cores got a third less; to fetch what lies behind the end does nothing.
+// Wraps at 64 bits; four chains keep the loads ahead of the adds. Lines are fetched a page ahead, without
+// which two cores got a third less; to fetch what lies behind the end does nothing.
 uint64_t sum_words(const uint8_t* data, std::size_t bytes) {
   constexpr std::size_t kAhead = 4096;
   uint64_t sums[4] = {};
