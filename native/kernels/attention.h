@@ -191,7 +191,7 @@ class Attention {
 
   void run() {
     gather_queries();
-    each_cell(a_.k_cells, [&](int64_t cell, const auto* k, const uint16_t* scales) {
+    each_cell(a_.k_cells, a_.v_cells, [&](int64_t cell, const auto* k, const uint16_t* scales) {
       for (int64_t tile = 0; tile < tiles_; ++tile)
         if (touched(tile, cell))
           score_cell<S, Cell, M>(q_ + tile * M * a_.head_dim, k, scales, a_.head_dim,
@@ -201,7 +201,7 @@ class Attention {
       softmax_partition<S>(scores_ + i * kScoreStride, begin(i), end(i), a_.max + first_ + i,
                            a_.total + first_ + i);
     std::fill_n(out_, tiles_ * M * a_.head_dim, 0.0F);
-    each_cell(a_.v_cells, [&](int64_t cell, const auto* v, const uint16_t* scales) {
+    each_cell(a_.v_cells, nullptr, [&](int64_t cell, const auto* v, const uint16_t* scales) {
       for (int64_t tile = 0; tile < tiles_; ++tile)
         if (touched(tile, cell)) mix(tile, cell, v, scales);
     });
@@ -230,22 +230,28 @@ class Attention {
     }
   }
 
+  // fn for each of the cells that some query attends to; those of `next` come after them.
   template <class Fn>
-  void each_cell(const uint8_t* const (&cells)[kPartitionCells], Fn fn) {
-    const int64_t last = (end(count_ - 1) - 1) / 16;
-    for (int64_t cell = begin(0) / 16; cell <= last; ++cell) {
+  void each_cell(const uint8_t* const (&cells)[kPartitionCells], const uint8_t* const* next, Fn fn) {
+    constexpr int64_t kAhead = 2;
+    const int64_t first = begin(0) / 16, last = (end(count_ - 1) - 1) / 16;
+    for (int64_t cell = first; cell <= last; ++cell) {
       const uint8_t* bytes = cells[cell];
       const uint16_t* scales = Stored::kScaled ? cell_scales(bytes, a_.head_dim) : nullptr;
       if constexpr (Widened && !std::is_same_v<Cell, Stored>) {
         fn(cell, widen<S, Stored>(bytes, kCellPositions * a_.head_dim, wide_), scales);
       } else {
-        if (cell + kCellsAhead <= last) fetch(cells[cell + kCellsAhead]);
+        const int64_t ahead = cell + kAhead;
+        if (ahead <= last) {
+          fetch(cells[ahead]);
+        } else if (next != nullptr && first + ahead - last - 1 <= last) {
+          fetch(next[first + ahead - last - 1]);
+        }
         fn(cell, reinterpret_cast<const typename Stored::Element*>(bytes), scales);
       }
     }
   }
 
-  static constexpr int64_t kCellsAhead = 2;
   void fetch(const uint8_t* cell) const {
     for (int64_t i = 0; i < cell_bytes<Stored>(a_.head_dim); i += 64) __builtin_prefetch(cell + i);
   }

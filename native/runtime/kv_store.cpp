@@ -48,19 +48,25 @@ KvStore::KvStore(const KvShape& shape)
     : shape_(shape),
       block_bytes_(shape.block_bytes()),
       cell_bytes_(shape.cell_bytes()),
-      cells_(shape.block_tokens / kCellPositions),
-      side_bytes_(shape.kv_heads * cells_ * cell_bytes_),
+      run_bytes_(shape.block_tokens / kCellPositions * cell_bytes_),
+      lanes_(shape.layers * 2 * shape.kv_heads),
+      interleaved_(shape.backend == KvBackend::Vec ? kInterleaved : 1),
       memory_(static_cast<std::size_t>(product({block_bytes_, shape.blocks})),
               shape.backend == KvBackend::Vec ? Pages::Huge : Pages::Small) {}
 
+uint8_t* KvStore::run(int64_t block, int64_t lane) const {
+  const int64_t first = block / interleaved_ * interleaved_;
+  const int64_t together = std::min(interleaved_, shape_.blocks - first);
+  return memory_.data() + first * block_bytes_ + (lane * together + block - first) * run_bytes_;
+}
+
 uint8_t* KvStore::k_cell(int64_t block, int64_t layer, int64_t head, int64_t position) const {
   const int64_t cell = position % shape_.block_tokens / kCellPositions;
-  return memory_.data() + block * block_bytes_ + layer * 2 * side_bytes_ +
-         (head * cells_ + cell) * cell_bytes_;
+  return run(block, layer * 2 * shape_.kv_heads + head) + cell * cell_bytes_;
 }
 
 uint8_t* KvStore::v_cell(int64_t block, int64_t layer, int64_t head, int64_t position) const {
-  return k_cell(block, layer, head, position) + side_bytes_;
+  return k_cell(block, layer, shape_.kv_heads + head, position);
 }
 
 void KvStore::check(int64_t block) const {
@@ -70,8 +76,8 @@ void KvStore::check(int64_t block) const {
 void KvStore::copy_block(int64_t source, int64_t target) {
   check(source);
   check(target);
-  std::memcpy(memory_.data() + target * block_bytes_, memory_.data() + source * block_bytes_,
-              static_cast<std::size_t>(block_bytes_));
+  for (int64_t lane = 0; lane < lanes_; ++lane)
+    std::memcpy(run(target, lane), run(source, lane), static_cast<std::size_t>(run_bytes_));
 }
 
 void KvStore::return_blocks(std::span<const int32_t> blocks) {

@@ -17,7 +17,7 @@ namespace {
 
 void kv_cells_cover_a_block_without_overlap() {
   for (const KvType type : {KvType::F16, KvType::F32, KvType::Q8_0}) {
-    const KvShape shape = {3, 2, 96, 32, 5, type};
+    const KvShape shape = {3, 2, 96, 32, kInterleaved + 5, type};
     const KvStore store(shape);
     const int64_t cell_bytes = type == KvType::F16   ? 96 * 16 * 2
                                : type == KvType::F32 ? 96 * 16 * 4
@@ -45,19 +45,43 @@ void kv_cells_cover_a_block_without_overlap() {
   }
 }
 
+// fn(cell) for every cell of a block.
+template <class Fn>
+void each_cell(const KvStore& store, int64_t block, Fn fn) {
+  const KvShape& shape = store.shape();
+  for (int64_t layer = 0; layer < shape.layers; ++layer)
+    for (int64_t head = 0; head < shape.kv_heads; ++head)
+      for (int64_t position = 0; position < shape.block_tokens; position += 16) {
+        fn(store.k_cell(block, layer, head, position));
+        fn(store.v_cell(block, layer, head, position));
+      }
+}
+
+void fill(const KvStore& store, int64_t block, uint8_t value) {
+  const auto bytes = static_cast<std::size_t>(store.shape().cell_bytes());
+  each_cell(store, block, [&](uint8_t* cell) { std::memset(cell, value, bytes); });
+}
+
+bool holds(const KvStore& store, int64_t block, uint8_t value) {
+  bool all = true;
+  each_cell(store, block, [&](const uint8_t* p) {
+    all = all && std::all_of(p, p + store.shape().cell_bytes(), [&](uint8_t byte) { return byte == value; });
+  });
+  return all;
+}
+
 void kv_blocks_are_copied_whole_and_alone() {
-  KvStore store({2, 1, 16, 16, 3, KvType::F16});
-  const auto bytes = static_cast<std::size_t>(store.block_bytes());
-  for (int64_t block = 0; block < 3; ++block)
-    std::memset(store.k_cell(block, 0, 0, 0), static_cast<int>(block) + 1, bytes);
+  // Two whole interleavings and a part of one; a copy within one and from one to another.
+  const int64_t blocks = 2 * kInterleaved + 3;
+  KvStore store({2, 2, 16, 32, blocks, KvType::F16});
+  const auto value = [](int64_t block) { return static_cast<uint8_t>(block + 1); };
+  for (int64_t block = 0; block < blocks; ++block) fill(store, block, value(block));
   store.copy_block(2, 0);
-  const auto filled = [&](int64_t block, uint8_t value) {
-    const uint8_t* p = store.k_cell(block, 0, 0, 0);
-    return std::all_of(p, p + bytes, [&](uint8_t byte) { return byte == value; });
-  };
-  CHECK(filled(0, 3) && filled(1, 2) && filled(2, 3));
-  CHECK_THROWS(store.copy_block(3, 0), std::out_of_range);
-  CHECK_THROWS(store.copy_block(0, 3), std::out_of_range);
+  store.copy_block(blocks - 1, kInterleaved);
+  for (int64_t block = 0; block < blocks; ++block)
+    CHECK(holds(store, block, value(block == 0 ? 2 : block == kInterleaved ? blocks - 1 : block)));
+  CHECK_THROWS(store.copy_block(blocks, 0), std::out_of_range);
+  CHECK_THROWS(store.copy_block(0, blocks), std::out_of_range);
   CHECK_THROWS(store.copy_block(-1, 0), std::out_of_range);
   CHECK_THROWS(store.copy_block(0, -1), std::out_of_range);
 }
@@ -102,9 +126,13 @@ int64_t resident_pages(const KvStore& store, int64_t block) {
   return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
 }
 
-bool holds(const KvStore& store, int64_t block, uint8_t value) {
-  const uint8_t* p = store.k_cell(block, 0, 0, 0);
-  return std::all_of(p, p + store.block_bytes(), [&](uint8_t byte) { return byte == value; });
+void neighbouring_blocks_are_one_run() {
+  const KvStore store({2, 3, 64, 16, 2 * kInterleaved, KvType::F16});
+  const int64_t cell_bytes = store.shape().cell_bytes();
+  for (int64_t block = 0; block + 1 < kInterleaved; ++block) {
+    CHECK(store.k_cell(block + 1, 1, 2, 0) == store.k_cell(block, 1, 2, 0) + cell_bytes);
+    CHECK(store.v_cell(block + 1, 1, 2, 0) == store.v_cell(block, 1, 2, 0) + cell_bytes);
+  }
 }
 
 void locus_blocks_are_whole_pages() {
@@ -148,7 +176,7 @@ void locus_gives_the_memory_of_free_blocks_back() {
 
 void vec_keeps_the_memory_of_free_blocks() {
   KvStore store({2, 1, 16, 16, 3, KvType::F16});
-  std::memset(store.k_cell(1, 0, 0, 0), 7, static_cast<std::size_t>(store.block_bytes()));
+  fill(store, 1, 7);
   store.return_blocks(std::vector<int32_t>{1});
   CHECK(holds(store, 1, 7));
 }
@@ -158,7 +186,7 @@ void only_blocks_of_the_store_are_returned() {
     KvShape shape = locus_shape(3);
     shape.backend = backend;
     KvStore store(shape);
-    std::memset(store.k_cell(0, 0, 0, 0), 7, static_cast<std::size_t>(store.block_bytes()));
+    fill(store, 0, 7);
     for (const int32_t wrong : {3, -1, INT32_MAX, INT32_MIN})
       CHECK_THROWS(store.return_blocks(std::vector<int32_t>{0, wrong}), std::out_of_range);
     CHECK(holds(store, 0, 7));
@@ -171,6 +199,7 @@ void only_blocks_of_the_store_are_returned() {
 int main() {
   using namespace ferrite;
   kv_cells_cover_a_block_without_overlap();
+  neighbouring_blocks_are_one_run();
   kv_blocks_are_copied_whole_and_alone();
   kv_shapes_that_cannot_be_are_refused();
   locus_blocks_are_whole_pages();
