@@ -26,24 +26,27 @@ inline constexpr int kScoreStride = kPartition + kCellPositions;
 
 // sum[m] += q[d][m] * k[d] for d in [begin, end).
 template <class S, class Cell, int M>
-[[gnu::always_inline]] inline void score_columns(const float* q, const typename Cell::Element* k,
-                                                 int64_t begin, int64_t end,
-                                                 typename S::F (&sum)[M][Wide<S>::kParts]) {
+[[gnu::always_inline]] inline void score_columns(const float* q, const CellView<Cell>& k, int64_t begin,
+                                                 int64_t end, typename S::F (&sum)[M][Wide<S>::kParts]) {
   constexpr int kParts = Wide<S>::kParts;
-  for (int64_t d = begin; d < end; ++d) {
-    typename S::F key[kParts];
-    for (int p = 0; p < kParts; ++p) key[p] = Cell::template load<S>(k + d * 16 + p * S::kLanes);
-    for (int m = 0; m < M; ++m) {
-      const typename S::F query = S::set1(q[d * M + m]);
-      for (int p = 0; p < kParts; ++p) sum[m][p] = S::fma(query, key[p], sum[m][p]);
+  constexpr int64_t kColumns = 4 / sizeof(typename Cell::Element);  // in a line of sixteen positions each
+  for (int64_t line = begin; line < end; line += kColumns) {
+    __builtin_prefetch(k.ahead + line * 16);
+    for (int64_t d = line; d < line + kColumns; ++d) {
+      typename S::F key[kParts];
+      for (int p = 0; p < kParts; ++p) key[p] = Cell::template load<S>(k.data + d * 16 + p * S::kLanes);
+      for (int m = 0; m < M; ++m) {
+        const typename S::F query = S::set1(q[d * M + m]);
+        for (int p = 0; p < kParts; ++p) sum[m][p] = S::fma(query, key[p], sum[m][p]);
+      }
     }
   }
 }
 
 // Scores of M queries, q [head_dim][M], against one cell.
 template <class S, class Cell, int M>
-[[gnu::always_inline]] inline void score_cell(const float* q, const typename Cell::Element* k,
-                                              const uint16_t* scales, int64_t head_dim, float* scores) {
+[[gnu::always_inline]] inline void score_cell(const float* q, const CellView<Cell>& k, int64_t head_dim,
+                                              float* scores) {
   using F = typename S::F;
   constexpr int kParts = Wide<S>::kParts;
   F sum[M][kParts];
@@ -58,7 +61,7 @@ template <class S, class Cell, int M>
         for (F& each : row) each = S::zero();
       score_columns<S, Cell, M>(q, k, group * kKvGroup, (group + 1) * kKvGroup, part);
       for (int p = 0; p < kParts; ++p) {
-        const F scale = S::load_f16(scales + kCellPositions * group + p * S::kLanes);
+        const F scale = S::load_f16(k.scales + kCellPositions * group + p * S::kLanes);
         for (int m = 0; m < M; ++m) sum[m][p] = S::fma(part[m][p], scale, sum[m][p]);
       }
     }
@@ -74,8 +77,8 @@ struct Slots {
 
 // out[m][d .. d + Columns) += sum over slots of weights[m][slot] * v[slot], for M queries at once.
 template <class S, class Cell, int M, int Columns, int WeightStride>
-[[gnu::always_inline]] inline void mix_columns(const typename Cell::Element* v, const float* weights,
-                                               Slots slots, int64_t head_dim, float* out) {
+[[gnu::always_inline]] inline void mix_columns(const CellView<Cell>& v, const float* weights, Slots slots,
+                                               int64_t head_dim, float* out) {
   using F = typename S::F;
   constexpr int kParts = Columns / S::kLanes;
   F sum[M][kParts];
@@ -83,7 +86,8 @@ template <class S, class Cell, int M, int Columns, int WeightStride>
     for (int p = 0; p < kParts; ++p) sum[m][p] = S::load(out + m * head_dim + p * S::kLanes);
   // The fewer of weights and values stay in registers while the others pass.
   for (int64_t slot = slots.begin; slot < slots.end; ++slot) {
-    const auto* values = v + slot * head_dim;
+    const auto* values = v.data + slot * head_dim;
+    __builtin_prefetch(v.ahead + slot * head_dim);
     if constexpr (M < kParts) {
       F weight[M];
       for (int m = 0; m < M; ++m) weight[m] = S::set1(weights[m * WeightStride + slot]);
@@ -106,25 +110,25 @@ template <class S, class Cell, int M, int Columns, int WeightStride>
 
 // The same for columns [begin, end): 32 at a time where the sums leave registers for a value and M weights.
 template <class S, class Cell, int M, int WeightStride>
-[[gnu::always_inline]] inline void mix_range(const typename Cell::Element* v, const float* weights,
-                                             Slots slots, int64_t head_dim, int64_t begin, int64_t end,
-                                             float* out) {
+[[gnu::always_inline]] inline void mix_range(const CellView<Cell>& v, const float* weights, Slots slots,
+                                             int64_t head_dim, int64_t begin, int64_t end, float* out) {
   constexpr bool kPairs = M * (32 / S::kLanes) + M + 1 <= S::kRegisters;
   int64_t d = begin;
   if constexpr (kPairs)
     for (; d + 32 <= end; d += 32)
-      mix_columns<S, Cell, M, 32, WeightStride>(v + d, weights, slots, head_dim, out + d);
+      mix_columns<S, Cell, M, 32, WeightStride>(v.from(d), weights, slots, head_dim, out + d);
   for (; d < end; d += 16)
-    mix_columns<S, Cell, M, 16, WeightStride>(v + d, weights, slots, head_dim, out + d);
+    mix_columns<S, Cell, M, 16, WeightStride>(v.from(d), weights, slots, head_dim, out + d);
 }
 
 // out [M][head_dim] += sum over slots of weights [M][kScoreStride] times v.
 template <class S, class Cell, int M>
-[[gnu::noinline]] void mix_cell(const typename Cell::Element* v, const uint16_t* scales, const float* weights,
-                                Slots slots, int64_t head_dim, float* out) {
+[[gnu::noinline]] void mix_cell(const CellView<Cell>& v, const float* weights, Slots slots, int64_t head_dim,
+                                float* out) {
   if constexpr (!Cell::kScaled) {
     mix_range<S, Cell, M, kScoreStride>(v, weights, slots, head_dim, 0, head_dim, out);
   } else {
+    const uint16_t* scales = v.scales;
     for (int64_t d = 0; d < head_dim; d += kKvGroup, scales += kCellPositions) {
       float scaled[M * kCellPositions];
       for (int m = 0; m < M; ++m)
@@ -191,19 +195,19 @@ class Attention {
 
   void run() {
     gather_queries();
-    each_cell(a_.k_cells, a_.v_cells, [&](int64_t cell, const auto* k, const uint16_t* scales) {
+    each_cell(a_.k_cells, a_.v_cells, [&](int64_t cell, const CellView<Cell>& k) {
       for (int64_t tile = 0; tile < tiles_; ++tile)
         if (touched(tile, cell))
-          score_cell<S, Cell, M>(q_ + tile * M * a_.head_dim, k, scales, a_.head_dim,
+          score_cell<S, Cell, M>(q_ + tile * M * a_.head_dim, k, a_.head_dim,
                                  scores_ + tile * M * kScoreStride + 16 * cell);
     });
     for (int64_t i = 0; i < count_; ++i)
       softmax_partition<S>(scores_ + i * kScoreStride, begin(i), end(i), a_.max + first_ + i,
                            a_.total + first_ + i);
     std::fill_n(out_, tiles_ * M * a_.head_dim, 0.0F);
-    each_cell(a_.v_cells, nullptr, [&](int64_t cell, const auto* v, const uint16_t* scales) {
+    each_cell(a_.v_cells, nullptr, [&](int64_t cell, const CellView<Cell>& v) {
       for (int64_t tile = 0; tile < tiles_; ++tile)
-        if (touched(tile, cell)) mix(tile, cell, v, scales);
+        if (touched(tile, cell)) mix(tile, cell, v);
     });
     std::copy_n(out_, count_ * a_.head_dim, a_.out + first_ * a_.head_dim);
   }
@@ -239,26 +243,23 @@ class Attention {
       const uint8_t* bytes = cells[cell];
       const uint16_t* scales = Stored::kScaled ? cell_scales(bytes, a_.head_dim) : nullptr;
       if constexpr (Widened && !std::is_same_v<Cell, Stored>) {
-        fn(cell, widen<S, Stored>(bytes, kCellPositions * a_.head_dim, wide_), scales);
+        const float* wide = widen<S, Stored>(bytes, kCellPositions * a_.head_dim, wide_);
+        fn(cell, CellView<Cell>{wide, wide, scales});
       } else {
-        const int64_t ahead = cell + kAhead;
-        if (ahead <= last) {
-          fetch(cells[ahead]);
-        } else if (next != nullptr && first + ahead - last - 1 <= last) {
-          fetch(next[first + ahead - last - 1]);
-        }
-        fn(cell, reinterpret_cast<const typename Stored::Element*>(bytes), scales);
+        const int64_t ahead = cell + kAhead, after = first + ahead - last - 1;
+        const uint8_t* later = ahead <= last                      ? cells[ahead]
+                               : next != nullptr && after <= last ? next[after]
+                                                                  : bytes;
+        using Element = typename Cell::Element;
+        fn(cell, CellView<Cell>{reinterpret_cast<const Element*>(bytes),
+                                reinterpret_cast<const Element*>(later), scales});
       }
     }
   }
 
-  void fetch(const uint8_t* cell) const {
-    for (int64_t i = 0; i < cell_bytes<Stored>(a_.head_dim); i += 64) __builtin_prefetch(cell + i);
-  }
-
   // Where the queries of a tile see different parts of a cell, each takes its own: what lies beyond is
   // another's, or nobody's and may be NaN.
-  void mix(int64_t tile, int64_t cell, const typename Cell::Element* v, const uint16_t* scales) {
+  void mix(int64_t tile, int64_t cell, const CellView<Cell>& v) {
     const int64_t query = tile * M, last = last_of(tile);
     const auto slots = [&](int64_t i) {
       return Slots{std::max<int64_t>(begin(i) - 16 * cell, 0), std::min<int64_t>(end(i) - 16 * cell, 16)};
@@ -267,9 +268,9 @@ class Attention {
     const float* weights = scores_ + query * kScoreStride + 16 * cell;
     float* out = out_ + query * a_.head_dim;
     if (first_sees.begin == last_sees.begin && first_sees.end == last_sees.end)
-      return mix_cell<S, Cell, M>(v, scales, weights, first_sees, a_.head_dim, out);
+      return mix_cell<S, Cell, M>(v, weights, first_sees, a_.head_dim, out);
     for (int64_t i = query; i <= last; ++i, weights += kScoreStride, out += a_.head_dim)
-      mix_cell<S, Cell, 1>(v, scales, weights, slots(i), a_.head_dim, out);
+      mix_cell<S, Cell, 1>(v, weights, slots(i), a_.head_dim, out);
   }
 
   const AttentionArgs& a_;

@@ -46,11 +46,16 @@ struct WideCell {
 };
 using FloatCell = WideCell<false>;
 
+// A cell to be read, and the one to be fetched from memory meanwhile; itself for none.
 template <class Cell>
-int64_t cell_bytes(int64_t head_dim) {
-  const int64_t scales = Cell::kScaled ? head_dim / kKvGroup * static_cast<int64_t>(sizeof(uint16_t)) : 0;
-  return kCellPositions * (head_dim * static_cast<int64_t>(sizeof(typename Cell::Element)) + scales);
-}
+struct CellView {
+  using Element = typename Cell::Element;
+  const Element* data;
+  const Element* ahead;
+  const uint16_t* scales;  // null where there are none
+
+  CellView from(int64_t element) const { return {data + element, ahead + element, scales}; }
+};
 
 // The scales of an int8 cell, [head_dim / kKvGroup][16].
 inline const uint16_t* cell_scales(const uint8_t* cell, int64_t head_dim) {
