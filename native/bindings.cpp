@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "isa/dispatch.h"
@@ -66,6 +67,20 @@ std::shared_ptr<Weight> pack_weight(const Bytes& data, int32_t ggml_type, int64_
   const auto file = span(data);
   nb::gil_scoped_release unlocked;
   return std::make_shared<Weight>(Weight::pack(file, ggml_type, rows, cols, team));
+}
+
+// Each matrix is its data, its GGUF type number, its rows and its columns. The data must lie in a mapped
+// file, because its pages are dropped.
+std::vector<std::shared_ptr<Weight>> pack_mapped(
+    const std::vector<std::tuple<Bytes, int32_t, int64_t, int64_t>>& matrices, Team& team) {
+  std::vector<FileMatrix> files;
+  for (const auto& [data, ggml_type, rows, cols] : matrices)
+    files.push_back({span(data), ggml_type, rows, cols});
+  nb::gil_scoped_release unlocked;
+  std::vector<std::shared_ptr<Weight>> packed;
+  for (Weight& weight : Weight::pack(files, Source::MappedFile, team))
+    packed.push_back(std::make_shared<Weight>(std::move(weight)));
+  return packed;
 }
 
 StepInput step_input(const Ints& tokens, const Ints& positions, const Ints& sequences,
@@ -455,6 +470,7 @@ NB_MODULE(_native, m) {
 
   nb::class_<Weight>(m, "Weight")
       .def_static("pack", pack_weight, "data"_a, "ggml_type"_a, "rows"_a, "cols"_a, "team"_a)
+      .def_static("pack_mapped", pack_mapped, "matrices"_a, "team"_a)
       .def_prop_ro("rows", &Weight::rows)
       .def_prop_ro("cols", &Weight::cols)
       .def_prop_ro("n_bytes", &Weight::bytes)

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <span>
 #include <utility>
 
 namespace ferrite {
@@ -55,5 +56,13 @@ class MappedMemory {
   uint8_t* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
+
+// Take all pages that `mapped` touches out of this process's memory; who reads them again gets them from the
+// file. Only for a mapped file: other memory would lose what it holds.
+inline void drop_pages(std::span<const uint8_t> mapped) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uintptr_t before = begin % page_bytes();
+  madvise(reinterpret_cast<void*>(begin - before), mapped.size() + before, MADV_DONTNEED);
+}
 
 }  // namespace ferrite

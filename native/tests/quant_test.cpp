@@ -91,9 +91,8 @@ double weight_of(Type type, const uint8_t* block, int i) {
   return 0.0;
 }
 
-bool rows_read_back(const quant::TypeInfo& type, int64_t rows, int64_t cols, const std::vector<uint8_t>& file,
-                    Team& team) {
-  const Weight weight = Weight::pack(file, type.ggml_type, rows, cols, team);
+bool reads_back(const Weight& weight, const quant::TypeInfo& type, int64_t rows, int64_t cols,
+                const std::vector<uint8_t>& file) {
   if (weight.rows() != rows || weight.cols() != cols || weight.type().type != type.type) return false;
   const int64_t row_bytes = cols / type.block_cols * type.block_bytes;
   std::vector<float> row(static_cast<std::size_t>(cols));
@@ -118,9 +117,29 @@ void packed_rows_read_back_as_the_file_defines_them() {
       const int64_t cols =
           type.block_cols == 1 ? random.between(1, 40) : type.block_cols * random.between(1, 3);
       const Numbers numbers = rows % 2 == 0 ? Numbers::Usual : Numbers::Extreme;
-      CHECK(rows_read_back(type, rows, cols, test::random_matrix(random, type, rows, cols, numbers), team));
+      const std::vector<uint8_t> file = test::random_matrix(random, type, rows, cols, numbers);
+      CHECK(reads_back(Weight::pack(file, type.ggml_type, rows, cols, team), type, rows, cols, file));
     }
   }
+}
+
+void matrices_packed_together_read_back() {
+  Random random(3);
+  Team team(2);
+  std::vector<std::vector<uint8_t>> files;
+  std::vector<FileMatrix> matrices;
+  for (int32_t i = 0; i < 3 * quant::kTypeCount; ++i) {
+    const quant::TypeInfo& type = quant::info(static_cast<Type>(i % quant::kTypeCount));
+    const int64_t rows = random.between(1, 40), cols = type.block_cols * random.between(1, 9);
+    files.push_back(test::random_matrix(random, type, rows, cols, Numbers::Usual));
+    matrices.push_back({files.back(), type.ggml_type, rows, cols});
+  }
+  std::vector<Weight> weights = Weight::pack(matrices, Source::Memory, team);
+  CHECK(weights.size() == matrices.size());
+  weights.erase(weights.begin());  // the memory is still that of the others
+  for (std::size_t i = 1; i < matrices.size(); ++i)
+    CHECK(reads_back(weights[i - 1], *quant::find_type(matrices[i].ggml_type), matrices[i].rows,
+                     matrices[i].cols, files[i]));
 }
 
 void rows_beyond_the_matrix_are_zero() {
@@ -183,6 +202,7 @@ void data_that_does_not_fit_is_refused() {
 int main() {
   using namespace ferrite;
   packed_rows_read_back_as_the_file_defines_them();
+  matrices_packed_together_read_back();
   rows_beyond_the_matrix_are_zero();
   types_are_found_by_their_number_in_the_file();
   data_that_does_not_fit_is_refused();

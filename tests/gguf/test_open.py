@@ -97,45 +97,21 @@ def test_a_file_without_tensors_opens(path: Path) -> None:
         assert not file.tensors
 
 
-def test_data_is_a_read_only_view_that_outlives_release_and_close(path: Path) -> None:
+def test_data_is_a_read_only_view_that_outlives_close(path: Path) -> None:
     content = bytes(range(256)) * 64
     path.write_bytes(bytes(Build([], [Tensor("t", (4096,))], content)))
     file = open_gguf(path)
     view = file.data("t")
     with pytest.raises(TypeError, match="read-only"):
         view[0] = 1
-    file.release("t")
-    assert bytes(view) == content
     file.close()
     assert bytes(view) == content
-
-
-def test_release_drops_the_pages_of_the_tensor(path: Path) -> None:
-    n_bytes = 8 << 20
-    path.write_bytes(bytes(Build([], [Tensor("t", (n_bytes // 4,))], bytes(n_bytes))))
-    with open_gguf(path) as file:
-        sum(file.data("t")[::4096])
-        touched = _resident_kib(path)
-        file.release("t")
-        assert touched >= n_bytes >> 10
-        assert _resident_kib(path) <= 64
-
-
-def _resident_kib(path: Path) -> int:
-    """Sum the resident size of this process's mappings of one file."""
-    resident, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(" ", 1)[0]:
-            inside = line.endswith(str(path))
-        elif inside and line.startswith("Rss:"):
-            resident += int(line.split()[1])
-    return resident
 
 
 def test_a_missing_tensor_is_named(path: Path) -> None:
     path.write_bytes(bytes(Build()))
     with open_gguf(path) as file:
-        for use in (file.tensor, file.data, file.release):
+        for use in (file.tensor, file.data):
             with pytest.raises(GGUFError, match=r"model\.gguf: tensor 'output\.weight' is missing$"):
                 use("output.weight")
 

@@ -60,7 +60,6 @@ def test_the_first_shard_opens_the_whole_model(tmp_path: Path) -> None:
         ]
         assert file.file_bytes == sum(path.stat().st_size for path in paths)
         assert str(file.tensor_error("t3", "is odd")).startswith(str(paths[2]))
-        file.release("t2")
 
 
 def test_a_split_into_one_needs_no_special_name(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from mmap import ACCESS_READ, MADV_DONTNEED, PAGESIZE, mmap
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
@@ -55,16 +55,6 @@ class GGUFFile:
         """Return a read-only view of the ``n_bytes`` of a tensor inside the mapping."""
         info = self.tensor(name)
         return memoryview(self._maps[info.shard])[info.offset : info.offset + info.n_bytes]
-
-    def release(self, name: str) -> None:
-        """Drop the pages under a tensor from this process's resident memory.
-
-        Views stay valid: a later access reads the pages from the file again. Border pages shared with a
-        neighbour are dropped too, since small tensors would otherwise keep theirs forever.
-        """
-        info = self.tensor(name)
-        start = info.offset // PAGESIZE * PAGESIZE
-        self._maps[info.shard].madvise(MADV_DONTNEED, start, info.offset + info.n_bytes - start)
 
     def close(self) -> None:
         """Unmap the shards; one that still has views in use is unmapped when the last of them goes."""

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ferrite import _native
 from ferrite.gguf import GGUFFile
 from ferrite.program.ops import Embed, Linear, Logits, Program, RmsNorm, Rope
 from ferrite.program.step import Float32Array
+
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
 
 NO_VECTOR: Float32Array = np.zeros(0, np.float32)
 
@@ -35,24 +39,24 @@ class LoadedWeights:
 
 
 def load_weights(file: GGUFFile, program: Program, *, threads: int) -> LoadedWeights:
-    """Pack every tensor the program names; the file's pages are given back behind each.
+    """Pack every tensor the program names; the file's pages are dropped behind the packing.
 
+    Without the GIL but at the begin and the end: other threads may load the rest of the model meanwhile.
     Raises ``GGUFError`` naming the tensor whose type is not supported.
     """
-    team = _native.Team(threads)
-    matrices: dict[str, _native.Weight] = {}
-    vectors: dict[str, Float32Array] = {}
-    for name in matrix_names(program):
-        tensor = file.tensor(name)
-        if not _native.supports_type(tensor.type.id):
-            raise file.tensor_error(name, f"has type {tensor.type.name}, which is not supported")
-        cols, rows = tensor.shape
-        data = np.frombuffer(file.data(name), np.uint8)
-        matrices[name] = _native.Weight.pack(data, tensor.type.id, rows, cols, team)
-        file.release(name)
-    for name in vector_names(program):
-        vectors[name] = _read_vector(file, name)
-    return LoadedWeights(matrices, vectors)
+    names = matrix_names(program)
+    packed = _native.Weight.pack_mapped([_matrix(file, name) for name in names], _native.Team(threads))
+    vectors = {name: _read_vector(file, name) for name in vector_names(program)}
+    return LoadedWeights(dict(zip(names, packed, strict=True)), vectors)
+
+
+def _matrix(file: GGUFFile, name: str) -> tuple[UInt8Array, int, int, int]:
+    """Return a matrix as it lies in the file: data, type number, rows, columns."""
+    tensor = file.tensor(name)
+    if not _native.supports_type(tensor.type.id):
+        raise file.tensor_error(name, f"has type {tensor.type.name}, which is not supported")
+    cols, rows = tensor.shape
+    return np.frombuffer(file.data(name), np.uint8), tensor.type.id, rows, cols
 
 
 def matrix_names(program: Program) -> list[str]:
