@@ -82,6 +82,8 @@ def exercise(path: Path) -> None:
             assert len(bytes(file.data(name))) == info.n_bytes
         for key in file.metadata:
             file.metadata.get(key)
+            if file.metadata.entry(key).kind == "array of string":
+                file.metadata.strings(key)
 
 
 def _write_seed(path: Path, variant: int) -> None:

@@ -133,7 +133,7 @@ class ByteVocabulary:
     def value(self, key: str) -> Any:
         return self.VALUES[key]
 
-    string = integer = boolean = strings = byte_strings = integers = numbers = value
+    string = integer = boolean = strings = integers = numbers = value
 
 
 def spellings(value: object, space: str = "") -> Iterator[str]:

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings_gguf.h"
 #include "isa/dispatch.h"
 #include "runtime/executor.h"
 #include "runtime/limits.h"
@@ -484,6 +485,8 @@ NB_MODULE(_native, m) {
             return to_numpy(std::move(out), {cols});
           },
           "row"_a);
+
+  bind_gguf(m);
 
   bind_sampling(m);
 

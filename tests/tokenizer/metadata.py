@@ -36,9 +36,6 @@ class FakeMetadata:
     def strings(self, key: str) -> list[str]:
         return self._elements(key, str)
 
-    def byte_strings(self, key: str) -> list[bytes]:
-        return [text.encode() for text in self._elements(key, str)]
-
     def integers(self, key: str) -> list[int]:
         return self._elements(key, int)
 

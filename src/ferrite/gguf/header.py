@@ -7,6 +7,7 @@ from mmap import mmap
 from pathlib import Path
 from struct import Struct
 
+from ferrite import _native
 from ferrite.gguf import limits
 from ferrite.gguf.errors import GGUFError, gguf_error, quoted
 from ferrite.gguf.metadata import ARRAY_HEAD, FIXED_STRUCTS, LENGTH, Metadata, MetadataEntry
@@ -199,19 +200,16 @@ def _skip_values(cursor: _Cursor, value_type: ValueType, count: int, what: str, 
 
 
 def _skip_strings(cursor: _Cursor, count: int, what: str) -> None:
-    """Walk over ``count`` strings. A vocabulary has hundreds of thousands, so the loop is kept bare."""
+    """Walk over ``count`` strings; a vocabulary has hundreds of thousands."""
     cursor.walk(count, what)
-    buffer, unpack = cursor.buffer, LENGTH.unpack_from
-    at, last_at = cursor.at, cursor.end - LENGTH.size
-    for index in range(count):
-        if at > last_at:
+    index, at = _native.walk_strings(cursor.buffer, count, cursor.at, limits.MAX_STRING_BYTES)
+    if index < count:
+        if at > cursor.end - LENGTH.size:
             raise cursor.error(f"the file ends inside {what}, before the length of string {index}", at)
-        length = unpack(buffer, at)[0]
-        if length > limits.MAX_STRING_BYTES:
-            raise cursor.error(
-                f"{what} holds a string of {length} bytes, more than {limits.MAX_STRING_BYTES}", at
-            )
-        at += LENGTH.size + length
+        length = LENGTH.unpack_from(cursor.buffer, at)[0]
+        raise cursor.error(
+            f"{what} holds a string of {length} bytes, more than {limits.MAX_STRING_BYTES}", at
+        )
     if at > cursor.end:
         raise cursor.error(f"the file ends inside {what}, {at - cursor.end} bytes too early", cursor.end)
     cursor.at = at

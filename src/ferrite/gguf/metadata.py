@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
+from ferrite import _native
 from ferrite.gguf.errors import GGUFError, gguf_error, quoted
 from ferrite.gguf.types import FIXED_FORMATS, FLOAT_TYPES, INTEGER_TYPES, ValueType
 
@@ -158,22 +159,16 @@ class Metadata:
         entry = self._typed(key, (ValueType.BOOL,), "bool")
         return bool(self._buffer[entry.offset])
 
-    def byte_strings(self, key: str, default: Default | Required = REQUIRED) -> list[bytes] | Default:
-        """Return an array of strings as the bytes in the file."""
-        if key not in self._entries and default is not REQUIRED:
-            return default
-        entry = self._array(key, (ValueType.STRING,), "string")
-        return _raw_strings(self._buffer, entry.count, entry.offset)[0]
-
     def strings(self, key: str, default: Default | Required = REQUIRED) -> list[str] | Default:
         """Return an array of texts; an element that is not UTF-8 is an error naming its index."""
         if key not in self._entries and default is not REQUIRED:
             return default
-        texts = self.byte_strings(key)
+        entry = self._array(key, (ValueType.STRING,), "string")
         try:
-            return [text.decode() for text in texts]
+            return _native.read_strings(self._buffer, entry.count, entry.offset)
         except UnicodeDecodeError as error:
-            raise self.error(key, f"is not UTF-8 text at index {texts.index(error.object)}") from error
+            index = _raw_strings(self._buffer, entry.count, entry.offset)[0].index(error.object)
+            raise self.error(key, f"is not UTF-8 text at index {index}") from error
 
     def integers(self, key: str, default: Default | Required = REQUIRED) -> list[int] | Default:
         """Return an array of integers of any one width."""

@@ -60,11 +60,13 @@ class NestingLimit:
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens
-        opens = np.array([token.count(b"[") + token.count(b"{") for token in tokens], dtype=np.int32)
+        data = np.frombuffer(b"".join(tokens), np.uint8)
+        ends = np.cumsum(np.fromiter(map(len, tokens), np.int32, len(tokens)), dtype=np.int32)
+        opens = _count(np.isin(data, list(OPENING)), ends)
         self._ids = np.nonzero(opens)[0]
         self._opens = opens[self._ids]
         self._most = int(self._opens.max(initial=0))
-        self._matters = bytes(len(token) != len(token.translate(None, STRUCTURE)) for token in tokens)
+        self._matters = (_count(np.isin(data, list(STRUCTURE)), ends) > 0).tobytes()
 
     def after(self, nesting: Nesting, token: int) -> Nesting:
         """Return where a text stands after the token."""
@@ -83,3 +85,10 @@ class NestingLimit:
                 words[token // 32] &= ~bit
                 found = True
         return found
+
+
+def _count(found: npt.NDArray[np.bool_], ends: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Count what was found in each of the pieces that end at ``ends``."""
+    before = np.zeros(len(found) + 1, np.int32)
+    np.cumsum(found, out=before[1:])
+    return np.diff(before[ends], prepend=np.int32(0))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
@@ -40,7 +41,7 @@ def build_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     """
     if not tokenizer.end_ids:
         raise ValueError("the model has no token that ends a generation, so no grammar can end one")
-    tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    tokens = list(map(tokenizer.token_bytes, range(tokenizer.vocab_size)))
     wrapper = TokenizerWrapper(_TokenBytes(tokenizer, tokens))
     tree = LLTokenizer(wrapper, eos_token=sorted(tokenizer.end_ids), slices=list(SLICES))
     return Vocabulary(tree, tokens, tokenizer.end_ids, NestingLimit(tokens))
@@ -52,8 +53,11 @@ class _TokenBytes:
     bos_token_id: int | None = None
 
     def __init__(self, tokenizer: Tokenizer, tokens: Sequence[bytes]) -> None:
-        self.tokens: Sequence[bytes] = [b"" if text.startswith(SPECIAL) else text for text in tokens]
-        self.special_token_ids = [token for token in range(len(tokens)) if tokenizer.is_control(token)]
+        shown = list(tokens)
+        for token in compress(range(len(tokens)), map(SPECIAL.__le__, tokens)):
+            shown[token] = b""
+        self.tokens: Sequence[bytes] = shown
+        self.special_token_ids = list(filter(tokenizer.is_control, range(len(tokens))))
         self.eos_token_id = min(tokenizer.end_ids)
 
     def __call__(self, text: str) -> list[int]:

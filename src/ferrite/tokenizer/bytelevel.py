@@ -1,7 +1,7 @@
 """Byte-level BPE: every byte is a printable character, merges join them by rank."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import methodcaller
 
 from tokenizers import Tokenizer as MergeTokenizer
@@ -35,6 +35,9 @@ BLOCK_CHARS = 1 << 16
 WORD_BORDER = re.compile(r"[A-Za-zぁ-ゖァ-ヺ一-鿿가-힣](?=[\s!-@\[-`{-~、。，])")
 """A letter before a character that is none: every rule ends a word here, whatever stands around it"""
 
+SEPARATOR = "\uffff"
+"""No character, so in no text"""
+
 _CHARACTER_BYTES = {ord(character): byte for byte, character in BYTE_ALPHABET.items()}
 
 
@@ -42,7 +45,7 @@ class ByteLevelEncoder:
     """Words by the file's rule, then merges by rank, on Hugging Face ``tokenizers``."""
 
     def __init__(
-        self, vocabulary: Vocabulary, merges: list[bytes], rule: Rule, *, block_chars: int = BLOCK_CHARS
+        self, vocabulary: Vocabulary, merges: list[str], rule: Rule, *, block_chars: int = BLOCK_CHARS
     ) -> None:
         self._block_chars = block_chars
         pieces = dict(vocabulary.ids)
@@ -66,13 +69,6 @@ class ByteLevelEncoder:
             ids += encoding.ids
         return [token for token in ids if token < self._n_tokens] if self._drops else ids
 
-    def token_bytes(self, text: str) -> bytes:
-        """Return the bytes a normal token's text stands for."""
-        try:
-            return text.translate(_CHARACTER_BYTES).encode("latin-1")
-        except UnicodeEncodeError:
-            return text.encode()
-
     def _blocks(self, text: str) -> Iterator[str]:
         start = 0
         while len(text) - start > self._block_chars:
@@ -84,16 +80,31 @@ class ByteLevelEncoder:
         yield text[start:]
 
 
-def _merge_model(pieces: dict[str, int], merges: list[bytes], vocabulary: Vocabulary, rule: Rule) -> BPE:
-    if not set(map(methodcaller("count", b" "), merges)) <= {1}:
-        index = next(index for index, merge in enumerate(merges) if merge.count(b" ") != 1)
-        raise TokenizerError(f"{MERGES}[{index}] is {quoted(merges[index])}, expected two pieces")
+def byte_level_pieces(texts: Sequence[str]) -> list[bytes]:
+    """Return the bytes that each text of a normal token stands for."""
+    parts = SEPARATOR.join(texts).translate(_CHARACTER_BYTES).split(SEPARATOR)
     try:
-        # Of two equal merges the first counts; BPE would take the last.
-        flat = b" ".join(dict.fromkeys(merges)).decode().split(" ") if merges else []
-    except UnicodeDecodeError as error:
-        raise TokenizerError(f"{MERGES} is not UTF-8 text") from error
-    pairs = list(zip(flat[::2], flat[1::2], strict=True))
+        found = [part.encode("latin-1") for part in parts]
+    except UnicodeEncodeError:
+        found = []
+    # One by one where a text has characters that stand for no byte.
+    return found if len(found) == len(texts) else list(map(_text_bytes, texts))
+
+
+def _text_bytes(text: str) -> bytes:
+    try:
+        return text.translate(_CHARACTER_BYTES).encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()
+
+
+def _merge_model(pieces: dict[str, int], merges: list[str], vocabulary: Vocabulary, rule: Rule) -> BPE:
+    if not set(map(methodcaller("count", " "), merges)) <= {1}:
+        index = next(index for index, merge in enumerate(merges) if merge.count(" ") != 1)
+        raise TokenizerError(f"{MERGES}[{index}] is {quoted(merges[index])}, expected two pieces")
+    # Of two equal merges the first counts; BPE would take the last.
+    parts = iter(" ".join(dict.fromkeys(merges)).split(" ") if merges else ())
+    pairs = list(zip(parts, parts, strict=True))
     try:
         return BPE(pieces, pairs, ignore_merges=rule.whole_words)
     except Exception:

@@ -3,12 +3,12 @@
 import logging
 
 from ferrite.gguf.errors import quoted
-from ferrite.tokenizer.bytelevel import MERGES, ByteLevelEncoder
+from ferrite.tokenizer.bytelevel import MERGES, ByteLevelEncoder, byte_level_pieces
 from ferrite.tokenizer.errors import TokenizerError
 from ferrite.tokenizer.markers import MarkerSplitter
 from ferrite.tokenizer.pretokenizers import DEFAULT_RULE, RULES, Rule
-from ferrite.tokenizer.sentencepiece import SCORES, SentencePieceEncoder
-from ferrite.tokenizer.tokenizer import TextEncoder, Tokenizer
+from ferrite.tokenizer.sentencepiece import SCORES, SentencePieceEncoder, sentencepiece_pieces
+from ferrite.tokenizer.tokenizer import TextEncoder, Tokenizer, token_pieces
 from ferrite.tokenizer.vocabulary import (
     CONTROL_KINDS,
     MARKER_KINDS,
@@ -53,7 +53,7 @@ def load_tokenizer(metadata: TokenizerMetadata) -> Tokenizer:
     if rule:
         if SCORES in metadata:
             check_length(SCORES, len(metadata.numbers(SCORES)), len(vocabulary.texts))
-        encoder = ByteLevelEncoder(vocabulary, metadata.byte_strings(MERGES), rule)
+        encoder = ByteLevelEncoder(vocabulary, metadata.strings(MERGES), rule)
     else:
         space_prefix = metadata.boolean(ADD_SPACE_PREFIX) if ADD_SPACE_PREFIX in metadata else True
         scores = metadata.numbers(SCORES)
@@ -61,6 +61,7 @@ def load_tokenizer(metadata: TokenizerMetadata) -> Tokenizer:
     return Tokenizer(
         vocabulary=vocabulary,
         encoder=encoder,
+        pieces=token_pieces(vocabulary, byte_level_pieces if rule else sentencepiece_pieces),
         rule=rule.name if rule else "sentencepiece",
         bos_id=special.get(BOS_ID),
         add_bos=_load_flag(metadata, ADD_BOS, BOS_ID, special, default=rule.add_bos if rule else True),

@@ -6,11 +6,12 @@ Gemma's 262,144 tokens takes 3.5 s.
 """
 
 import re
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import isfinite
-from operator import add
+from operator import add, neg
 
 from ferrite.tokenizer.errors import TokenizerError
 from ferrite.tokenizer.vocabulary import (
@@ -26,6 +27,9 @@ SCORES = "tokenizer.ggml.scores"
 
 SPACE = "\u2581"
 """Stands for a space in token texts"""
+
+SEPARATOR = "\uffff"
+"""No character, so in no text of a usual model"""
 
 UNMERGEABLE_KINDS = CONTROL_KINDS | {TokenKind.BYTE}
 """Text never merges into a control token, nor into the spelling of a byte token."""
@@ -49,7 +53,8 @@ class SentencePieceEncoder:
         self._pieces = dict(vocabulary.ids)
         for text in vocabulary.of_kind(UNMERGEABLE_KINDS):
             del self._pieces[text]
-        self._costs = [-score for score in scores]
+        # Not a list: as many float objects would take 6 MB of Gemma's memory.
+        self._costs = array("d", map(neg, scores))
         self._byte_ids = _byte_ids(vocabulary, unknown_id)
         self._prefix = SPACE if space_prefix else ""
         self._borders = _word_borders(self._pieces)
@@ -62,10 +67,6 @@ class SentencePieceEncoder:
             merge = self._remembered_merge if len(word) <= MAX_REMEMBERED_CHARS else self._merge
             ids += merge(word)
         return ids
-
-    def token_bytes(self, text: str) -> bytes:
-        """Return the bytes a normal token's text stands for."""
-        return text.replace(SPACE, " ").encode()
 
     def _merge(self, word: str) -> list[int]:
         """Merge the cheapest pair of neighbours, the leftmost among equals, until none forms a token."""
@@ -105,6 +106,14 @@ class SentencePieceEncoder:
             else:
                 ids += [self._byte_ids[byte] for byte in part.encode()]
         return ids
+
+
+def sentencepiece_pieces(texts: Sequence[str]) -> list[bytes]:
+    """Return the bytes that each text of a normal token stands for."""
+    found = SEPARATOR.join(texts).replace(SPACE, " ").encode().split(SEPARATOR.encode())
+    if len(found) == len(texts):
+        return found
+    return [text.replace(SPACE, " ").encode() for text in texts]
 
 
 def _byte_ids(vocabulary: Vocabulary, unknown_id: int | None) -> list[int]:

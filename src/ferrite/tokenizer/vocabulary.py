@@ -77,9 +77,6 @@ class TokenizerMetadata(Protocol):
     def strings(self, key: str, /) -> list[str]:
         """Return an array of texts."""
 
-    def byte_strings(self, key: str, /) -> list[bytes]:
-        """Return an array of texts without decoding them."""
-
     def integers(self, key: str, /) -> list[int]:
         """Return an array of integers."""
 
