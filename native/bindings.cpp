@@ -486,6 +486,7 @@ NB_MODULE(_native, m) {
           },
           "row"_a);
 
+  m.def("trim_memory", trim_memory);
   bind_gguf(m);
 
   bind_sampling(m);

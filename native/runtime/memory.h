@@ -1,6 +1,7 @@
 // Memory straight from the kernel: zeroed, page-aligned, given back on destruction.
 #pragma once
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -56,6 +57,13 @@ class MappedMemory {
   uint8_t* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
+
+// Give the memory of freed objects back to the system, where the C library can.
+inline void trim_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 // Take all pages that `mapped` touches out of this process's memory; who reads them again gets them from the
 // file. Only for a mapped file: other memory would lose what it holds.

@@ -1,11 +1,14 @@
 """How a download tells its user what it does: a bar on a terminal, plain lines elsewhere."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from __future__ import annotations
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 
 class Report(Protocol):
@@ -67,9 +70,40 @@ class BarReport:
             self._task = None
 
 
+class LaterReport:
+    """Opens the console's report when there is something to tell."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self._opened = opened
+        self._report: Report | None = None
+
+    def message(self, text: str) -> None:
+        """Pass the line on."""
+        self._on_console().message(text)
+
+    def progress(self, done: int, total: int) -> None:
+        """Pass the numbers on."""
+        self._on_console().progress(done, total)
+
+    def _on_console(self) -> Report:
+        if self._report is None:
+            self._report = self._opened.enter_context(_opened_console())
+        return self._report
+
+
 @contextmanager
 def console_report() -> Iterator[Report]:
     """Report on standard error."""
+    with ExitStack() as opened:
+        yield LaterReport(opened)
+
+
+@contextmanager
+def _opened_console() -> Iterator[Report]:
+    # Imported here, because a server whose model is there tells nothing and starts without them.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     if not console.is_terminal:
         yield LineReport(console)

@@ -1,6 +1,7 @@
 """``ferrite-server``: reads the options, loads the model, serves."""
 
 import argparse
+import gc
 import ipaddress
 import logging
 import os
@@ -146,11 +147,22 @@ def run(
             kv_max_tokens=config.kv_max_tokens,
             memory=None if model is None else memory_answer(model.memory),
         )
+        _resume_collection()
         return serve(config, ServerState(model), listener, lambda: _announce(ready))
 
 
+def _resume_collection() -> None:
+    """End the rest that ``ferrite.cli.start`` gave the garbage collector, and keep it from what is there now.
+
+    That stays, and a collection that walked it would hold up every stream for some 50 ms.
+    """
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
 def main() -> NoReturn:
-    """Entry point of the command."""
+    """Run the command."""
     from ferrite.cli.load import load_model
 
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -20,7 +20,7 @@ MAX_ARRAY_ITEMS = 1 << 22
 
 MAX_WALKED_ITEMS = 1 << 23
 """Strings that all arrays of a file may hold together, ten times the largest vocabulary with its merges:
-they are walked one by one, and this many take about two seconds."""
+they are walked one by one."""
 
 NESTED_ARRAY_WALK = 16
 """Walked items that one array inside an array counts as, by the time it takes."""

@@ -34,7 +34,7 @@ class Vocabulary:
 
 
 def build_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the vocabulary; a second or so for 151,936 tokens, with the GIL held.
+    """Return the vocabulary; half a second or so for 151,936 tokens, with the GIL held.
 
     Control and unknown tokens are marked, so that no grammar takes their spelling for text. Every token of
     ``end_ids`` ends an answer. Raises ``ValueError`` for a tokenizer that has none.
