@@ -79,16 +79,11 @@ struct Avx2 {
     std::memcpy(&word, p, sizeof word);
     return _mm256_set1_epi32(word);
   }
-  static B low_nibbles(B a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
-  static B high_nibbles(B a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
-  template <int From, int Count>
-  static B bits_to_4(B a) {
-    const B mask = _mm256_set1_epi8(static_cast<char>(((1 << Count) - 1) << 4));
-    if constexpr (From < 4) {
-      return _mm256_and_si256(_mm256_slli_epi16(a, 4 - From), mask);
-    } else {
-      return _mm256_and_si256(_mm256_srli_epi16(a, From - 4), mask);
-    }
+  template <int Right, int Mask>
+  static B field(B a) {
+    static_assert(Mask <= 255 >> Right);  // the bits that come from a neighbouring byte
+    if constexpr (Right > 0) a = _mm256_srli_epi16(a, Right);
+    return _mm256_and_si256(a, _mm256_set1_epi8(Mask));
   }
   static B or_bytes(B a, B b) { return _mm256_or_si256(a, b); }
 

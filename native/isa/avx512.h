@@ -77,16 +77,11 @@ struct Avx512 {
     std::memcpy(&word, p, sizeof word);
     return _mm512_set1_epi32(word);
   }
-  static B low_nibbles(B a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
-  static B high_nibbles(B a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
-  template <int From, int Count>
-  static B bits_to_4(B a) {
-    const B mask = _mm512_set1_epi8(static_cast<char>(((1 << Count) - 1) << 4));
-    if constexpr (From < 4) {
-      return _mm512_and_si512(_mm512_slli_epi16(a, 4 - From), mask);
-    } else {
-      return _mm512_and_si512(_mm512_srli_epi16(a, From - 4), mask);
-    }
+  template <int Right, int Mask>
+  static B field(B a) {
+    static_assert(Mask <= 255 >> Right);  // the bits that come from a neighbouring byte
+    if constexpr (Right > 0) a = _mm512_srli_epi16(a, Right);
+    return _mm512_and_si512(a, _mm512_set1_epi8(Mask));
   }
   static B or_bytes(B a, B b) { return _mm512_or_si512(a, b); }
 

@@ -77,18 +77,10 @@ struct Neon {
     std::memcpy(&word, p, sizeof word);
     return vreinterpretq_u8_u32(vdupq_n_u32(word));
   }
-  static B low_nibbles(B a) { return vandq_u8(a, vdupq_n_u8(15)); }
-  static B high_nibbles(B a) { return vshrq_n_u8(a, 4); }
-  template <int From, int Count>
-  static B bits_to_4(B a) {
-    const B mask = vdupq_n_u8(static_cast<uint8_t>(((1 << Count) - 1) << 4));
-    if constexpr (From < 4) {
-      return vandq_u8(vshlq_n_u8(a, 4 - From), mask);
-    } else if constexpr (From == 4) {
-      return vandq_u8(a, mask);
-    } else {
-      return vandq_u8(vshrq_n_u8(a, From - 4), mask);
-    }
+  template <int Right, int Mask>
+  static B field(B a) {
+    if constexpr (Right > 0) a = vshrq_n_u8(a, Right);
+    return Mask == 255 >> Right ? a : vandq_u8(a, vdupq_n_u8(Mask));
   }
   static B or_bytes(B a, B b) { return vorrq_u8(a, b); }
 

@@ -139,19 +139,10 @@ struct Portable {
     for (int i = 0; i < kLanes; ++i) std::memcpy(r.v + 4 * i, p, 4);
     return r;
   }
-  static B low_nibbles(B a) {
-    for (uint8_t& x : a.v) x &= 15;
-    return a;
-  }
-  static B high_nibbles(B a) {
-    for (uint8_t& x : a.v) x >>= 4;
-    return a;
-  }
-  // Bits [From, From + Count) of every byte, moved to bit 4.
-  template <int From, int Count>
-  static B bits_to_4(B a) {
-    constexpr int kMask = ((1 << Count) - 1) << 4;
-    for (uint8_t& x : a.v) x = static_cast<uint8_t>((From < 4 ? x << (4 - From) : x >> (From - 4)) & kMask);
+  // (a >> Right) & Mask of every byte.
+  template <int Right, int Mask>
+  static B field(B a) {
+    for (uint8_t& x : a.v) x = static_cast<uint8_t>((x >> Right) & Mask);
     return a;
   }
   static B or_bytes(B a, B b) {
