@@ -150,7 +150,7 @@ struct Avx2::Dot<8, 0, Groups> {
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
-  void pin() {}
+  void pin() { asm volatile("" : "+x"(sum)); }
   static Excess excess(const PairSums*) { return {}; }
   I total(Excess) const { return sum; }
 };
