@@ -8,12 +8,21 @@
 namespace ferrite {
 namespace {
 
-// Tiles one thread takes at a time: about 64 KiB of weights, enough to hide the shared counter, little enough
-// that the threads finish together.
-constexpr int64_t kChunkBytes = 64 * 1024;
-
-int64_t chunk_tiles(const Weight& weight) {
-  return std::max<int64_t>(1, kChunkBytes / weight.tile_bytes());
+// Tiles one thread takes at a time: at most 64 KiB of weights or one tile, enough to hide the shared counter,
+// little enough that the threads finish together; and of these as many as leave no thread with much more than
+// another while all keep pace.
+int64_t chunk_tiles(int64_t tiles, int64_t tile_bytes, int threads) {
+  constexpr int64_t kBytes = 64 * 1024;
+  int64_t best = 0, least = INT64_MAX;
+  for (int64_t chunk = std::max<int64_t>(1, kBytes / tile_bytes); chunk > 0; --chunk) {
+    const int64_t pieces = (tiles + chunk - 1) / chunk;
+    const int64_t busiest = std::min(tiles, (pieces + threads - 1) / threads * chunk);
+    if (busiest < least) {
+      least = busiest;
+      best = chunk;
+    }
+  }
+  return best;
 }
 
 void quantise(const StepContext& ctx, const Buffer& buffer, int64_t row) {
@@ -119,15 +128,21 @@ const uint8_t* LinearOp::tile_at(int64_t number) const {
   return nullptr;
 }
 
+void LinearOp::prepare(const StepContext& ctx) {
+  reset();
+  if (chunk_ != 0) return;
+  // Pieces are numbered through in tiles, so that a chunk may end one and the next begin another.
+  int64_t tile_bytes = 0;
+  for (const LinearPiece& piece : pieces_) {
+    tiles_ += piece.weight->tiles();
+    tile_bytes = std::max(tile_bytes, piece.weight->tile_bytes());
+  }
+  chunk_ = chunk_tiles(tiles_, tile_bytes, ctx.threads);
+}
+
 void LinearOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
-  // Pieces are numbered through in tiles, so that a chunk may end one and the next begin another.
-  int64_t total = 0, chunk = INT64_MAX;
-  for (const LinearPiece& piece : pieces_) {
-    total += piece.weight->tiles();
-    chunk = std::min(chunk, chunk_tiles(*piece.weight));
-  }
-  share(total, chunk, [&](int64_t begin, int64_t end) {
+  share(tiles_, chunk_, [&](int64_t begin, int64_t end) {
     int64_t offset = 0;
     for (const LinearPiece& piece : pieces_) {
       const int64_t tiles = piece.weight->tiles();
@@ -137,7 +152,7 @@ void LinearOp::run(const StepContext& ctx, int) noexcept {
       args.bias = piece.bias.empty() ? nullptr : piece.bias.data();
       args.accumulate = piece.accumulate;
       // Threads take chunks in turn as long as none of them is held up.
-      args.next = tile_at(end > offset + tiles ? offset + tiles : begin + ctx.threads * chunk);
+      args.next = tile_at(end > offset + tiles ? offset + tiles : begin + ctx.threads * chunk_);
       if (args.tile_begin < args.tile_end) run_matmul(ctx, *piece.weight, args);
       offset += tiles;
     }
@@ -148,6 +163,7 @@ void LogitsOp::prepare(const StepContext& ctx) {
   reset();
   rows_ = ctx.input.logits();
   threads_ = ctx.threads;
+  if (chunk_ == 0) chunk_ = chunk_tiles(weight_->tiles(), weight_->tile_bytes(), threads_);
   best_.assign(static_cast<std::size_t>(rows_ * threads_),
                {-std::numeric_limits<float>::infinity(), -1, true});
 }
@@ -156,11 +172,10 @@ void LogitsOp::run(const StepContext& ctx, int thread) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
   MatmulArgs args = matmul_args(ctx, *weight_, in, ctx.buffers[static_cast<std::size_t>(out_)]);
   if (args.tokens == 0) return;
-  const int64_t chunk = chunk_tiles(*weight_);
-  share(weight_->tiles(), chunk, [&](int64_t begin, int64_t end) {
+  share(weight_->tiles(), chunk_, [&](int64_t begin, int64_t end) {
     args.tile_begin = begin;
     args.tile_end = end;
-    const int64_t next = begin + ctx.threads * chunk;
+    const int64_t next = begin + ctx.threads * chunk_;
     args.next = next < weight_->tiles() ? weight_->data() + next * weight_->tile_bytes() : nullptr;
     run_matmul(ctx, *weight_, args);
     scan(ctx, thread, begin * 16, std::min(end * 16, weight_->rows()));

@@ -108,6 +108,7 @@ struct LinearPiece {
 class LinearOp final : public Op {
  public:
   LinearOp(BufferId in, std::vector<LinearPiece> pieces) : in_(in), pieces_(std::move(pieces)) {}
+  void prepare(const StepContext& ctx) override;
   void run(const StepContext& ctx, int thread) noexcept override;
   OpClass op_class() const override { return OpClass::Linear; }
 
@@ -117,6 +118,7 @@ class LinearOp final : public Op {
 
   BufferId in_;
   std::vector<LinearPiece> pieces_;
+  int64_t tiles_ = 0, chunk_ = 0;  // of all pieces; of these, a thread takes at a time
 };
 
 // The output matrix; also finds each row's largest logit, so that greedy sampling needs no second pass.
@@ -142,6 +144,7 @@ class LogitsOp final : public Op {
   std::shared_ptr<const Weight> weight_;
   int64_t rows_ = 0;
   int threads_ = 1;
+  int64_t chunk_ = 0;       // tiles that a thread takes at a time
   std::vector<Best> best_;  // [threads][rows]
 };
 
