@@ -36,9 +36,37 @@ def test_one_wake_up_is_under_way_however_much_is_written() -> None:
         one.grant()
         one.put([A])
         one.put([B, END])
+        Channel.wake_readers([one])
         assert loop.wake_ups == 1
         runner.run(one.changed())
         assert [one.take(), one.take(), one.take()] == [A, B, END]
+
+
+def test_channels_of_one_loop_are_woken_together() -> None:
+    with (
+        asyncio.Runner(loop_factory=CountingLoop) as runner,
+        asyncio.Runner(loop_factory=CountingLoop) as other,
+    ):
+        loop, other_loop = runner.get_loop(), other.get_loop()
+        assert isinstance(loop, CountingLoop)
+        assert isinstance(other_loop, CountingLoop)
+        one, two, three = channel(loop)[0], channel(loop)[0], channel(other_loop)[0]
+        for each in (one, two, three):
+            each.put([A])
+        assert (loop.wake_ups, other_loop.wake_ups) == (0, 0)
+        Channel.wake_readers([one, two, three])
+        assert (loop.wake_ups, other_loop.wake_ups) == (1, 1)
+        for each, its in ((one, runner), (two, runner), (three, other)):
+            its.run(each.changed())
+            assert each.take() == A
+
+
+def test_a_reader_whose_loop_is_closed_is_gone() -> None:
+    with asyncio.Runner() as runner:
+        one, _ = channel(runner.get_loop())
+    one.put([A])
+    Channel.wake_readers([one])
+    assert one.cancelled
 
 
 def test_events_come_in_order_and_end_once() -> None:

@@ -10,6 +10,7 @@ from ferrite.engine.config import EngineConfig
 from ferrite.engine.drafts import Drafter
 from ferrite.engine.errors import GenerationFailed
 from ferrite.engine.events import CacheTrace, Delta, Event
+from ferrite.engine.generation import Channel
 from ferrite.engine.pace import Pace
 from ferrite.engine.scheduler import Chunk, StepPlan, plan_step
 from ferrite.engine.sequence import NOT_FINITE, Sequence, Ticket
@@ -69,6 +70,8 @@ class RunningBatch:
         """Made for the first request that has a constraint."""
         self._recount = False
         """Some sequence got a block since the blocks held were counted."""
+        self._told: list[Channel] = []
+        """What this step wrote to. A reader that wakes wants the interpreter, so all of them do at its end."""
 
     @property
     def n_active(self) -> int:
@@ -102,6 +105,13 @@ class RunningBatch:
 
     def step(self) -> None:
         """End what was cancelled or stopped, then run one step with every ready sequence, if there is one."""
+        try:
+            self._step()
+        finally:
+            Channel.wake_readers(self._told)
+            self._told.clear()
+
+    def _step(self) -> None:
         for sequence in [s for s in self._active if s.channel.cancelled or s.channel.stopping]:
             self._report(sequence, [None], self._clock())
         ready = [s for s in self._active if s.leader is None and s.channel.has_room]
@@ -269,14 +279,18 @@ class RunningBatch:
             raise
         except Exception as error:
             if events:
-                sequence.channel.put(events)
+                self._tell(sequence, events)
             self._fail([sequence], error)
             return
         if sequence.reason is not None:
             # Before the reader hears of the end, so that its next request finds the permit free.
             self._retire(sequence)
         if events:
-            sequence.channel.put(events)
+            self._tell(sequence, events)
+
+    def _tell(self, sequence: Sequence, events: list[Event]) -> None:
+        sequence.channel.put(events)
+        self._told.append(sequence.channel)
 
     def _events(self, sequence: Sequence, token: int | None, number: int, now: float) -> list[Event]:
         events: list[Event] = []

@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from ferrite.engine.errors import GenerationFailed
 from ferrite.engine.events import Event, Finished
@@ -31,7 +31,8 @@ class Channel:
         self._cancelled = False
         self._stopping = False
         self._wake_pending = False
-        self._changed = asyncio.Event()
+        self._changed = False
+        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def has_room(self) -> bool:
@@ -57,16 +58,17 @@ class Channel:
         """Tell the reader that the request is admitted."""
         with self._lock:
             self._granted = True
-            self._wake()
+        self.wake_readers((self,))
 
     def put(self, events: list[Event]) -> None:
-        """Append ``events``; a ``Finished`` ends the channel. Nothing happens once it has ended."""
+        """Append ``events``; a ``Finished`` ends the channel. Nothing happens once it has ended.
+
+        The reader hears of them when the writer calls ``wake_readers``.
+        """
         with self._lock:
-            if self._ended:
-                return
-            self._events.extend(events)
-            self._ended = isinstance(events[-1], Finished)
-            self._wake()
+            if not self._ended:
+                self._events.extend(events)
+                self._ended = isinstance(events[-1], Finished)
 
     def fail(self, error: Exception) -> None:
         """End the channel with ``error``, raised behind the events already in it."""
@@ -75,7 +77,7 @@ class Channel:
                 return
             self._ended = True
             self._failure = error
-            self._wake()
+        self.wake_readers((self,))
 
     def cancel(self) -> None:
         """End the channel from the reader's side, from any thread; unread events are dropped."""
@@ -84,7 +86,7 @@ class Channel:
             self._ended = True
             self._failure = None
             self._events.clear()
-            self._wake()
+        self.wake_readers((self,))
 
     def stop(self) -> None:
         """Ask for the end, from any thread; what was written stays, and ``Finished`` follows."""
@@ -117,24 +119,35 @@ class Channel:
 
     async def changed(self) -> None:
         """Wait until something was written after the last look; may return early."""
-        await self._changed.wait()
-        self._changed.clear()
+        if not self._changed:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        self._changed = False
 
-    def _wake(self) -> None:
-        if self._wake_pending:
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._on_wake)
-        except RuntimeError:
-            # The loop is closed, and the reader with it.
-            self._cancelled = True
-        else:
-            self._wake_pending = True
+    @staticmethod
+    def wake_readers(channels: Iterable["Channel"]) -> None:
+        """Have the readers of ``channels`` look: one call to a loop, however many of them it has."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Channel]] = {}
+        for channel in channels:
+            if not channel._wake_pending:
+                channel._wake_pending = True
+                by_loop.setdefault(channel._loop, []).append(channel)
+        for loop, woken in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(Channel._on_wake, woken)
+            except RuntimeError:
+                # The loop is closed, and the readers with it.
+                for channel in woken:
+                    channel._cancelled = True
 
-    def _on_wake(self) -> None:
-        with self._lock:
-            self._wake_pending = False
-        self._changed.set()
+    @staticmethod
+    def _on_wake(channels: Iterable["Channel"]) -> None:
+        for channel in channels:
+            # Whoever writes from here on wakes the reader again.
+            channel._wake_pending = False
+            channel._changed = True
+            if channel._waiter is not None and not channel._waiter.done():
+                channel._waiter.set_result(None)
 
 
 class Generation:
