@@ -1,5 +1,6 @@
 """``ferrite bench --serve``: what HTTP, text and the scheduler cost beside the engine alone."""
 
+import gc
 import json
 import signal
 import statistics
@@ -170,6 +171,7 @@ def _serving(config: ServerConfig, model: LoadedModel) -> Iterator[str]:
     """Serve in a thread; yields the server's URL."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.freeze()
     ready = threading.Event()
     with bind_listener(config.bind) as listener:
         server = Server(config, ServerState(model), ready.set)
@@ -183,6 +185,7 @@ def _serving(config: ServerConfig, model: LoadedModel) -> Iterator[str]:
             server.handle_exit(signal.SIGTERM, None)
             thread.join()
             model.engine.stop()
+            gc.unfreeze()
             sys.setswitchinterval(before)
 
 

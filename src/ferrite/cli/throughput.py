@@ -1,12 +1,13 @@
 """``ferrite-throughput``: a load on a running server, and what it measured."""
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, NoReturn
+
+import uvloop
 
 from ferrite.operations.client import Client, Target, TransportError
 from ferrite.operations.discovery import ToolError, find_model
@@ -187,7 +188,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     try:
         work = measure(target, options.model_id, plan, options.warmup, options.rss_pid)
-        measurement = asyncio.run(work)
+        measurement = uvloop.run(work)
     except (ToolError, TransportError) as error:
         return _fail(str(error), 1)
     report = report_of(measurement)

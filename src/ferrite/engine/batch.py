@@ -71,7 +71,7 @@ class RunningBatch:
         self._recount = False
         """Some sequence got a block since the blocks held were counted."""
         self._told: list[Channel] = []
-        """What this step wrote to. A reader that wakes wants the interpreter, so all of them do at its end."""
+        """What this step wrote to: readers wake at its end, since they want the interpreter then."""
 
     @property
     def n_active(self) -> int:

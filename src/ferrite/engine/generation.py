@@ -25,11 +25,14 @@ class Channel:
         self._on_room = on_room
         self._lock = threading.Lock()
         self._events: deque[Event] = deque()
-        self._granted = False
+        self.granted = False
+        """The request is admitted."""
         self._ended = False
         self._failure: Exception | None = None
-        self._cancelled = False
-        self._stopping = False
+        self.cancelled = False
+        """The reader wants nothing of the generation any more, not even its end."""
+        self.stopping = False
+        """The reader has all that it needs and waits for the end."""
         self._wake_pending = False
         self._changed = False
         self._waiter: asyncio.Future[None] | None = None
@@ -44,20 +47,10 @@ class Channel:
         """Deltas that may be written before the reader has fallen behind."""
         return self._capacity - len(self._events)
 
-    @property
-    def cancelled(self) -> bool:
-        """The reader wants nothing of the generation any more, not even its end."""
-        return self._cancelled
-
-    @property
-    def stopping(self) -> bool:
-        """The reader has all that it needs and waits for the end."""
-        return self._stopping
-
     def grant(self) -> None:
         """Tell the reader that the request is admitted."""
         with self._lock:
-            self._granted = True
+            self.granted = True
         self.wake_readers((self,))
 
     def put(self, events: list[Event]) -> None:
@@ -82,7 +75,7 @@ class Channel:
     def cancel(self) -> None:
         """End the channel from the reader's side, from any thread; unread events are dropped."""
         with self._lock:
-            self._cancelled = True
+            self.cancelled = True
             self._ended = True
             self._failure = None
             self._events.clear()
@@ -90,16 +83,16 @@ class Channel:
 
     def stop(self) -> None:
         """Ask for the end, from any thread; what was written stays, and ``Finished`` follows."""
-        self._stopping = True
+        self.stopping = True
 
     def check_granted(self) -> bool:
         """Return whether the request was admitted; raises what ended it before."""
         with self._lock:
-            if self._granted:
+            if self.granted:
                 return True
             if self._failure is not None:
                 raise self._failure
-            if self._cancelled:
+            if self.cancelled:
                 raise GenerationFailed("the request was cancelled")
             return False
 
@@ -138,7 +131,7 @@ class Channel:
             except RuntimeError:
                 # The loop is closed, and the readers with it.
                 for channel in woken:
-                    channel._cancelled = True
+                    channel.cancelled = True
 
     @staticmethod
     def _on_wake(channels: Iterable["Channel"]) -> None:
@@ -197,11 +190,13 @@ class Generation:
         Iteration ends behind ``Finished`` and on cancellation. Raises ``GenerationFailed`` behind the
         events that came before the failure, and what ``admitted`` raises.
         """
-        if self._channel.cancelled:
+        channel = self._channel
+        if channel.cancelled:
             raise StopAsyncIteration
-        await self.admitted()
-        while (event := self._channel.take()) is None:
-            await self._channel.changed()
+        if not channel.granted:
+            await self.admitted()
+        while (event := channel.take()) is None:
+            await channel.changed()
         return event
 
     def stop(self) -> None:

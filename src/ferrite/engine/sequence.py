@@ -49,6 +49,8 @@ class Sequence:
     """Guesses what comes next; None for a sequence without drafts."""
     scorer: Scorer | None = None
     """Of the prompt rows in the running step, for a request that scores its prompt."""
+    channel: Channel = field(init=False)
+    """Where the events go: the ticket's."""
     prompt_length: int = field(init=False)
     """Tokens of the prompt."""
     tokens: list[int] = field(init=False)
@@ -69,13 +71,9 @@ class Sequence:
     """Whose prompt this sequence evaluates beside its own, oldest first."""
 
     def __post_init__(self) -> None:
+        self.channel = self.ticket.channel
         self.tokens = list(self.ticket.request.prompt_tokens)
         self.prompt_length = self.reported = len(self.tokens)
-
-    @property
-    def channel(self) -> Channel:
-        """Where the events go."""
-        return self.ticket.channel
 
     @property
     def total(self) -> int:
@@ -85,7 +83,7 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Known tokens whose KV is not computed; at least 1 while the sequence runs."""
-        return self.total - self.computed
+        return len(self.tokens) - self.computed
 
     @property
     def most_drafted(self) -> int:
@@ -96,7 +94,7 @@ class Sequence:
     @property
     def is_prefilling(self) -> bool:
         """Nothing was sampled yet."""
-        return self.total == self.prompt_length
+        return len(self.tokens) == self.prompt_length
 
     def restore(self, table: BlockTable, cached_tokens: int, entry_tokens: int) -> None:
         """Begin behind a cached prefix of the prompt, whose KV is in ``table``."""
