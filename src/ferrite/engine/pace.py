@@ -5,7 +5,7 @@ A step with ``k`` decoding sequences and ``n`` prompt rows is taken to last ``de
 they are in doubt, a prompt waits for one step rather than the streams for a long one.
 """
 
-DECODE_STRETCH = 2.0
+DECODE_STRETCH = 1.5
 """A step with prompt rows may last this many times as long as one without."""
 MOST_STEP_SECONDS = 0.25
 """Without a decoding sequence: what a cancelled prompt or a newcomer may have to wait for."""
