@@ -1,7 +1,6 @@
 """Running the application on uvicorn: start, ready, drain, exit status."""
 
 import asyncio
-import gc
 import math
 import socket
 import time
@@ -124,8 +123,6 @@ def serve(
 ) -> int:
     """Serve until a signal or a dead engine; return the exit status of the process."""
     server = Server(config, state, on_ready)
-    # What is loaded stays. A collection that looked through it would hold up every stream by some 50 ms.
-    gc.freeze()
     try:
         server.run(sockets=[listener])
     finally:
