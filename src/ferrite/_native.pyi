@@ -1,5 +1,6 @@
 """Types of the native module; see native/bindings.cpp."""
 
+from array import array
 from collections.abc import Sequence
 from mmap import mmap
 from typing import Literal
@@ -164,20 +165,20 @@ class Executor:
     def recorded_times(self) -> OpTimes: ...
     def step(
         self,
-        tokens: _I32,
-        positions: _I32,
-        sequences: _I32,
+        tokens: _I32 | array[int],
+        positions: _I32 | array[int],
+        sequences: _I32 | array[int],
         block_tables: list[_I32],
-        logit_rows: _I32,
+        logit_rows: _I32 | array[int],
         samplers: Sequence[Sampler],
         scored: Sequence[tuple[int, Scorer]] = (),
         drafted: Sequence[int] = (),
     ) -> _I32: ...
     def evaluate(
         self,
-        tokens: _I32,
-        positions: _I32,
-        sequences: _I32,
+        tokens: _I32 | array[int],
+        positions: _I32 | array[int],
+        sequences: _I32 | array[int],
         block_tables: list[_I32],
-        logit_rows: _I32,
+        logit_rows: _I32 | array[int],
     ) -> _F32: ...

@@ -276,9 +276,10 @@ class FakeRunner:
         return tuple(token for _, token in cells)
 
     def _check(self, batch: StepBatch) -> None:
-        for array in (batch.token_ids, batch.positions, batch.sequences, batch.sample_rows):
-            assert array.dtype == np.int32
-            assert array.ndim == 1
+        for numbers in (batch.token_ids, batch.positions, batch.sequences, batch.sample_rows):
+            assert np.asarray(numbers).dtype == np.int32
+            assert np.asarray(numbers).ndim == 1
+        rows, sequences = np.asarray(batch.positions), np.asarray(batch.sequences)
         assert len(batch.token_ids) == len(batch.positions) == len(batch.sequences) > 0
         assert set(batch.sequences.tolist()) == set(range(len(batch.block_tables)))
         blocks = Counter(int(block) for table in batch.block_tables for block in table)
@@ -286,11 +287,11 @@ class FakeRunner:
         for index, position in zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True):
             assert blocks[self._cell(batch.block_tables[index], position)[0]] == 1
         for index, table in enumerate(batch.block_tables):
-            positions = batch.positions[batch.sequences == index].tolist()
+            positions = rows[sequences == index].tolist()
             assert positions == list(range(positions[0], positions[0] + len(positions)))
             # Drafts that did not come true may have left more.
             assert len(table) > positions[-1] // self.block_tokens
-        assert np.all(np.diff(batch.sequences) >= 0)
+        assert np.all(np.diff(sequences) >= 0)
         assert np.all(np.diff(batch.sample_rows) >= 0)
 
 

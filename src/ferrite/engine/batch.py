@@ -204,6 +204,8 @@ class RunningBatch:
                 chunks.append(chunk)
                 if copies or len(table) > held:
                     self._recount = True
+        if len(chunks) == len(plan.chunks):
+            return plan
         return StepPlan(tuple(chunks), sum(not chunk.sequence.is_prefilling for chunk in chunks))
 
     def _run(self, plan: StepPlan, sampled: Rows[Sequence], started: float) -> list[list[int]]:

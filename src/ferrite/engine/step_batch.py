@@ -1,9 +1,8 @@
 """A plan as the flat arrays that the runner takes."""
 
+from array import array
 from collections.abc import Sequence as Rows
 from itertools import takewhile
-
-import numpy as np
 
 from ferrite.engine.scheduler import StepPlan
 from ferrite.engine.sequence import Sequence
@@ -33,11 +32,11 @@ def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
             sample_rows += [len(token_ids) - 1 - len(chunk.draft)] * (1 + len(sequence.followers))
             drafted += [len(chunk.draft)] * (1 + len(sequence.followers))
     return StepBatch(
-        token_ids=np.array(token_ids, dtype=np.int32),
-        positions=np.array(positions, dtype=np.int32),
-        sequences=np.array(sequences, dtype=np.int32),
+        token_ids=array("i", token_ids),
+        positions=array("i", positions),
+        sequences=array("i", sequences),
         block_tables=tuple(chunk.sequence.table.array for chunk in plan.chunks),
-        sample_rows=np.array(sample_rows, dtype=np.int32),
+        sample_rows=array("i", sample_rows),
         samplers=tuple(sequence.sampler for sequence in sampled),
         scored=scored,
         drafted=drafted if any(drafted) else (),
