@@ -236,7 +236,9 @@ class EngineMachine(RuleBasedStateMachine):
             positions = sequence.prompt_length + sequence.ticket.request.max_tokens
             assert len(sequence.table.blocks) <= blocks_for(positions, BLOCK_TOKENS)
             assert 0 <= sequence.computed < sequence.total
-            assert len(sequence.channel._events) <= self.queue
+            # The scores of a prompt are told beside its first token, as an event of their own.
+            beside = int(sequence.ticket.request.prompt_logprobs)
+            assert len(sequence.channel._events) <= self.queue + beside
             assert sequence.ticket in engine._unfinished
 
     @invariant()
