@@ -58,7 +58,7 @@ def test_a_client_that_stops_reading_pauses_itself_and_is_cut(monkeypatch: pytes
                 outcome = call(served.client, PROMPT, COUNT, stream=stream)
                 assert outcome == expected(PROMPT, COUNT, streamed=stream)
             eventually(lambda: not served.running.engine._unfinished)
-        generated = sum(int((batch.token_ids == HUGE).sum()) for batch in served.runner.batches)
+        generated = sum(list(batch.token_ids).count(HUGE) for batch in served.runner.batches)
         assert 0 < generated < 190
         served.check_idle()
         (row,) = [row for row in served.client.get("/v1/requests").json()["rows"] if row["cancelled"]]
