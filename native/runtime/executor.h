@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/attention_op.h"
 #include "runtime/op_times.h"
 #include "runtime/ops.h"
 #include "sampling/scorer.h"
