@@ -20,9 +20,6 @@
 namespace ferrite {
 
 inline constexpr int64_t kPartitionCells = kPartition / kCellPositions;
-// From one query's scores to the next's; with a power of two all would fall into the same few lines of a
-// cache.
-inline constexpr int kScoreStride = kPartition + kCellPositions;
 
 // sum[m] += q[d][m] * k[d] for d in [begin, end).
 template <class S, class Cell, int M>
@@ -76,7 +73,7 @@ struct Slots {
 };
 
 // out[m][d .. d + Columns) += sum over slots of weights[m][slot] * v[slot], for M queries at once.
-template <class S, class Cell, int M, int Columns, int WeightStride>
+template <class S, class Cell, int M, int Columns, int64_t WeightStride>
 [[gnu::always_inline]] inline void mix_columns(const CellView<Cell>& v, const float* weights, Slots slots,
                                                int64_t head_dim, float* out) {
   using F = typename S::F;
@@ -109,7 +106,7 @@ template <class S, class Cell, int M, int Columns, int WeightStride>
 }
 
 // The same for columns [begin, end): 32 at a time where the sums leave registers for a value and M weights.
-template <class S, class Cell, int M, int WeightStride>
+template <class S, class Cell, int M, int64_t WeightStride>
 [[gnu::always_inline]] inline void mix_range(const CellView<Cell>& v, const float* weights, Slots slots,
                                              int64_t head_dim, int64_t begin, int64_t end, float* out) {
   constexpr bool kPairs = M * (32 / S::kLanes) + M + 1 <= S::kRegisters;

@@ -117,9 +117,13 @@ struct AttentionArgs {
 // Queries (heads of rows) that a register tile of attention takes at most.
 inline constexpr int64_t kMostQueries = 12;
 
+// From one query's scores to the next's; with a power of two all would fall into the same few lines of a
+// cache.
+inline constexpr int64_t kScoreStride = kPartition + kCellPositions;
+
 // Floats of scratch for rows * heads queries: scores, queries and results, and one cell widened.
 constexpr int64_t attention_scratch(int64_t queries, int64_t head_dim) {
-  return (queries + kMostQueries) * (kPartition + kCellPositions + 2 * head_dim) + kCellPositions * head_dim;
+  return (queries + kMostQueries) * (kScoreStride + 2 * head_dim) + kCellPositions * head_dim;
 }
 
 struct KernelTable {

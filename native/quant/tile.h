@@ -4,7 +4,7 @@
 // subs, and a sub holds 32 consecutive columns of 16 rows:
 //
 //   unit = [head][sub 0][sub 1]...
-//   sub  = [low quants][high bits][scales]
+//   sub  = [quants][scales]
 //
 // Quants go in groups of four columns, one 32-bit lane a row, so 64 bytes hold a field of a group of all 16
 // rows. A sub has as many times 64 bytes as its quants have bits: each of the first groups lies in the low

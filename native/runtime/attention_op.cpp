@@ -14,6 +14,11 @@ AttentionOp::Partitions AttentionOp::partitions(const StepContext& ctx, const Ro
   return {first_partition(position), (position + run.rows - 1) / kPartition};
 }
 
+AttentionOp::Item AttentionOp::item(const StepContext& ctx, int64_t index) const {
+  const RowRun& run = runs_[static_cast<std::size_t>(index / config_.kv_heads)];
+  return {run, index % config_.kv_heads, partitions(ctx, run)};
+}
+
 RowRun AttentionOp::attending(const StepContext& ctx, const RowRun& run, int64_t partition) const {
   const int64_t position = ctx.input.positions[static_cast<std::size_t>(run.first)];
   const int64_t base = partition * kPartition;
@@ -135,22 +140,17 @@ void AttentionOp::run(const StepContext& ctx, int thread) noexcept {
   const Scratch scratch = this->scratch(thread);
   if (split_) {
     share(items() * partitions_, 1, [&](int64_t work, int64_t) {
-      const int64_t item = work / partitions_, offset = work % partitions_;
-      const RowRun& run = runs_[static_cast<std::size_t>(item / config_.kv_heads)];
-      const int64_t kv_head = item % config_.kv_heads;
-      const auto [first, last] = partitions(ctx, run);
-      const int64_t partition = first + offset;
-      if (partition <= last)
+      const auto [run, kv_head, range] = item(ctx, work / partitions_);
+      const int64_t offset = work % partitions_, partition = range.first + offset;
+      if (partition <= range.last)
         attend(ctx, attending(ctx, run, partition), kv_head, partition, scratch.kernel,
                partial(run, kv_head, offset));
     });
     return;
   }
-  share(items(), 1, [&](int64_t item, int64_t) {
-    const RowRun& run = runs_[static_cast<std::size_t>(item / config_.kv_heads)];
-    const int64_t kv_head = item % config_.kv_heads;
-    const auto [first, last] = partitions(ctx, run);
-    for (int64_t partition = first; partition <= last; ++partition) {
+  share(items(), 1, [&](int64_t index, int64_t) {
+    const auto [run, kv_head, range] = item(ctx, index);
+    for (int64_t partition = range.first; partition <= range.last; ++partition) {
       const RowRun rows = attending(ctx, run, partition);
       attend(ctx, rows, kv_head, partition, scratch.kernel, scratch.next);
       join(ctx, run, rows, partition, scratch.next, scratch.joined);
@@ -161,13 +161,11 @@ void AttentionOp::run(const StepContext& ctx, int thread) noexcept {
 
 void JoinOp::run(const StepContext& ctx, int thread) noexcept {
   const AttentionOp::Partial joined = attention_.scratch(thread).joined;
-  share(attention_.items(), 1, [&](int64_t item, int64_t) {
-    const RowRun& run = attention_.runs_[static_cast<std::size_t>(item / attention_.config_.kv_heads)];
-    const int64_t kv_head = item % attention_.config_.kv_heads;
-    const auto [first, last] = attention_.partitions(ctx, run);
-    for (int64_t partition = first; partition <= last; ++partition)
+  share(attention_.items(), 1, [&](int64_t index, int64_t) {
+    const auto [run, kv_head, range] = attention_.item(ctx, index);
+    for (int64_t partition = range.first; partition <= range.last; ++partition)
       attention_.join(ctx, run, attention_.attending(ctx, run, partition), partition,
-                      attention_.partial(run, kv_head, partition - first), joined);
+                      attention_.partial(run, kv_head, partition - range.first), joined);
     attention_.finish(ctx, run, kv_head, joined);
   });
 }

@@ -46,11 +46,18 @@ class AttentionOp final : public Op {
   struct Partitions {
     int64_t first, last;
   };
+  // One kv head of one run.
+  struct Item {
+    const RowRun& run;
+    int64_t kv_head;
+    Partitions partitions;
+  };
 
   int64_t items() const { return static_cast<int64_t>(runs_.size()) * config_.kv_heads; }
   int64_t width() const { return config_.group() * (config_.head_dim + 2); }
   int64_t first_partition(int64_t position) const;
   Partitions partitions(const StepContext& ctx, const RowRun& run) const;
+  Item item(const StepContext& ctx, int64_t index) const;
   // The rows of `run` that attend to some position of a partition.
   RowRun attending(const StepContext& ctx, const RowRun& run, int64_t partition) const;
   void attend(const StepContext& ctx, const RowRun& rows, int64_t kv_head, int64_t partition, float* scratch,

@@ -122,7 +122,7 @@ void NormOp::run(const StepContext& ctx, int) noexcept {
 
 const uint8_t* LinearOp::tile_at(int64_t number) const {
   for (const LinearPiece& piece : pieces_) {
-    if (number < piece.weight->tiles()) return piece.weight->data() + number * piece.weight->tile_bytes();
+    if (number < piece.weight->tiles()) return piece.weight->tile(number);
     number -= piece.weight->tiles();
   }
   return nullptr;
@@ -176,7 +176,7 @@ void LogitsOp::run(const StepContext& ctx, int thread) noexcept {
     args.tile_begin = begin;
     args.tile_end = end;
     const int64_t next = begin + ctx.threads * chunk_;
-    args.next = next < weight_->tiles() ? weight_->data() + next * weight_->tile_bytes() : nullptr;
+    args.next = next < weight_->tiles() ? weight_->tile(next) : nullptr;
     run_matmul(ctx, *weight_, args);
     scan(ctx, thread, begin * 16, std::min(end * 16, weight_->rows()));
   });

@@ -98,8 +98,7 @@ Weight Weight::pack(std::span<const uint8_t> file, int32_t ggml_type, int64_t ro
 }
 
 void Weight::read_row(int64_t row, float* out) const {
-  type_->unpack_row(data() + row / 16 * tile_bytes_, static_cast<int>(row % 16), cols_ / type_->block_cols,
-                    out);
+  type_->unpack_row(tile(row / 16), static_cast<int>(row % 16), cols_ / type_->block_cols, out);
 }
 
 }  // namespace ferrite

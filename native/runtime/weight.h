@@ -38,6 +38,7 @@ class Weight {
   int64_t tiles() const { return (rows_ + 15) / 16; }
   int64_t tile_bytes() const { return tile_bytes_; }
   const uint8_t* data() const { return memory_->data() + offset_; }
+  const uint8_t* tile(int64_t number) const { return data() + number * tile_bytes_; }
   const quant::TypeInfo& type() const { return *type_; }
   int64_t bytes() const { return tiles() * tile_bytes_; }
 
