@@ -10,7 +10,7 @@ from tokenizers.models import BPE
 from ferrite.gguf.errors import quoted
 from ferrite.tokenizer.errors import TokenizerError
 from ferrite.tokenizer.pretokenizers import Rule
-from ferrite.tokenizer.vocabulary import CONTROL_KINDS, Vocabulary
+from ferrite.tokenizer.vocabulary import CONTROL_KINDS, SEPARATOR, Vocabulary
 
 MERGES = "tokenizer.ggml.merges"
 
@@ -34,9 +34,6 @@ BLOCK_CHARS = 1 << 16
 
 WORD_BORDER = re.compile(r"[A-Za-zぁ-ゖァ-ヺ一-鿿가-힣](?=[\s!-@\[-`{-~、。，])")
 """A letter before a character that is none: every rule ends a word here, whatever stands around it"""
-
-SEPARATOR = "\uffff"
-"""No character, so in no text"""
 
 _CHARACTER_BYTES = {ord(character): byte for byte, character in BYTE_ALPHABET.items()}
 

@@ -17,6 +17,7 @@ from ferrite.tokenizer.errors import TokenizerError
 from ferrite.tokenizer.vocabulary import (
     BYTE_TOKEN,
     CONTROL_KINDS,
+    SEPARATOR,
     TOKENS,
     TokenKind,
     Vocabulary,
@@ -27,9 +28,6 @@ SCORES = "tokenizer.ggml.scores"
 
 SPACE = "\u2581"
 """Stands for a space in token texts"""
-
-SEPARATOR = "\uffff"
-"""No character, so in no text of a usual model"""
 
 UNMERGEABLE_KINDS = CONTROL_KINDS | {TokenKind.BYTE}
 """Text never merges into a control token, nor into the spelling of a byte token."""

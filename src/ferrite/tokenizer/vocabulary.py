@@ -15,6 +15,9 @@ KINDS = "tokenizer.ggml.token_type"
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
+SEPARATOR = "\uffff"
+"""No character, so in no text of a usual model: with it between them, all texts are changed in one call."""
+
 TURN_TERMINATORS = frozenset(
     {
         "<|im_end|>",
