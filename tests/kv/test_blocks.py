@@ -3,9 +3,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ferrite.kv import BlockAccountingError, BlockPool, BlockTable, OutOfBlocksError, blocks_for
+from ferrite.kv.blocks import RUN_BLOCKS
 
 BLOCK_TOKENS = 4
-N_BLOCKS = 12
+N_BLOCKS = RUN_BLOCKS + 6
 
 
 @pytest.mark.parametrize(("positions", "blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
@@ -18,6 +19,49 @@ def test_lowest_free_ids_come_first() -> None:
     assert pool.allocate(4) == [0, 1, 2, 3]
     pool.release([2, 0])
     assert pool.allocate(3) == [0, 2, 4]
+    assert pool.allocate(1) == [5]
+
+
+def test_blocks_go_on_behind_what_their_owner_has() -> None:
+    pool = BlockPool(6)
+    assert pool.allocate(2) == [0, 1]
+    assert pool.allocate(1, behind=3) == [4]
+    assert pool.allocate(2, behind=1) == [2, 3]
+    assert pool.allocate(1, behind=3) == [5], "the next one is taken"
+
+
+def test_sequences_that_grow_side_by_side_have_runs_of_their_own() -> None:
+    pool = BlockPool(3 * RUN_BLOCKS)
+    tables = [BlockTable(pool, 1) for _ in range(3)]
+    for position in range(RUN_BLOCKS):
+        for table in tables:
+            table.prepare_write(position, position + 1)
+    assert [table.blocks for table in tables] == [
+        tuple(range(first, first + RUN_BLOCKS)) for first in range(0, 3 * RUN_BLOCKS, RUN_BLOCKS)
+    ]
+    tables[0].release()
+    late = BlockTable(pool, 1)
+    assert [tables[1].prepare_write(RUN_BLOCKS, RUN_BLOCKS + 1), tables[1].blocks[-1]] == [[], 0]
+    late.prepare_write(0, 2)
+    assert late.blocks == (1, 2), "no run is wholly free"
+
+
+def test_a_run_may_be_shorter_at_the_end_of_the_store() -> None:
+    pool = BlockPool(RUN_BLOCKS + 2)
+    assert pool.allocate(1) == [0]
+    assert pool.allocate(3) == [RUN_BLOCKS, RUN_BLOCKS + 1, 1]
+
+
+def test_a_copy_goes_on_behind_the_block_before_it() -> None:
+    pool = BlockPool(2 * RUN_BLOCKS)
+    table = BlockTable(pool, 1)
+    table.prepare_write(0, 2)
+    other = table.share()
+    assert other.prepare_write(1, 2) == [(1, RUN_BLOCKS)]
+    assert other.prepare_write(2, 4) == []
+    assert other.blocks == (0, RUN_BLOCKS, RUN_BLOCKS + 1, RUN_BLOCKS + 2)
+    table.prepare_write(2, 3)
+    assert table.blocks == (0, 1, 2)
 
 
 def test_allocation_is_all_or_nothing() -> None:
@@ -65,7 +109,11 @@ def test_audit_finds_a_lost_block_and_a_double_holder() -> None:
 
 def test_audit_finds_a_damaged_free_list() -> None:
     pool = BlockPool(2)
-    pool._free.append(1)
+    pool._held[1] = 1
+    with pytest.raises(BlockAccountingError, match="free KV blocks"):
+        pool.audit([])
+    pool._held[1] = 0
+    pool._n_free -= 1
     with pytest.raises(BlockAccountingError, match="free KV blocks"):
         pool.audit([])
 

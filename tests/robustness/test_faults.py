@@ -154,10 +154,10 @@ def test_a_copy_that_fails_is_that_of_one_request(monkeypatch: pytest.MonkeyPatc
 def test_a_pool_that_is_empty_once_costs_one_request(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     allocate, calls = BlockPool.allocate, iter(range(1, 10_000))
 
-    def failing(self: BlockPool, count: int) -> list[int]:
+    def failing(self: BlockPool, count: int, *, behind: int | None = None) -> list[int]:
         if next(calls) == at:
             raise OutOfBlocksError("planned")
-        return allocate(self, count)
+        return allocate(self, count, behind=behind)
 
     monkeypatch.setattr(BlockPool, "allocate", failing)
     with bench() as served:

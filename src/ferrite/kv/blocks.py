@@ -1,6 +1,5 @@
 """The allocator of KV blocks and the block table of one sequence. Block ids only; the memory is native."""
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -9,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 BlockIds = npt.NDArray[np.int32]
+
+RUN_BLOCKS = 32
+"""Blocks that lie interleaved in memory (``kInterleaved`` of ``native/runtime/kv_store.h``)."""
 
 
 class OutOfBlocksError(RuntimeError):
@@ -27,17 +29,22 @@ def blocks_for(positions: int, block_tokens: int) -> int:
 class BlockPool:
     """Hands out block ids ``0 .. n_blocks - 1`` and counts the references to each.
 
-    The lowest free id is handed out first: the choice depends on nothing but the calls made, and the
-    memory that was ever touched stays small.
+    A sequence gets neighbours as long as there are any, and begins where a whole run is free: what attention
+    reads then lies together, also of sequences that grow side by side. Among equals the lowest id is handed
+    out first: the choice depends on nothing but the calls made, and the memory that was ever touched stays
+    small.
     """
 
-    __slots__ = ("_free", "_freed", "_references")
+    __slots__ = ("_freed", "_held", "_held_in_run", "_n_free", "_references")
 
     def __init__(self, n_blocks: int) -> None:
         if n_blocks < 1:
             raise ValueError(f"n_blocks is {n_blocks}, must be at least 1")
         self._references = [0] * n_blocks
-        self._free = list(range(n_blocks))
+        self._n_free = n_blocks
+        self._held = bytearray(n_blocks)
+        """By block: 1 while somebody holds it, so that a free one is found at the speed of memory."""
+        self._held_in_run = bytearray(blocks_for(n_blocks, RUN_BLOCKS))
         self._freed: set[int] = set()
 
     @property
@@ -48,24 +55,36 @@ class BlockPool:
     @property
     def n_free(self) -> int:
         """Blocks nobody holds."""
-        return len(self._free)
+        return self._n_free
 
     def references(self, block: int) -> int:
         """Number of holders of ``block``; 0 when it is free."""
         return self._references[block]
 
-    def allocate(self, count: int) -> list[int]:
-        """Take ``count`` free blocks, each with one reference.
+    def allocate(self, count: int, *, behind: int | None = None) -> list[int]:
+        """Take ``count`` free blocks, each with one reference; they go on ``behind`` a block if they can.
 
         Raises ``OutOfBlocksError``, taking none, when fewer are free.
         """
-        if count > len(self._free):
-            raise OutOfBlocksError(f"{count} KV blocks wanted, {len(self._free)} of {self.n_blocks} free")
-        blocks = [heapq.heappop(self._free) for _ in range(count)]
-        for block in blocks:
-            self._references[block] = 1
-        self._freed.difference_update(blocks)
+        if count > self._n_free:
+            raise OutOfBlocksError(f"{count} KV blocks wanted, {self._n_free} of {self.n_blocks} free")
+        blocks = []
+        for _ in range(count):
+            behind = self._free_block(behind)
+            self._references[behind] = 1
+            self._held[behind] = 1
+            self._held_in_run[behind // RUN_BLOCKS] += 1
+            self._freed.discard(behind)
+            blocks.append(behind)
+        self._n_free -= count
         return blocks
+
+    def _free_block(self, behind: int | None) -> int:
+        """Return the next block for whoever has ``behind``, or none yet; one is free."""
+        if behind is not None and behind + 1 < self.n_blocks and not self._held[behind + 1]:
+            return behind + 1
+        run = self._held_in_run.find(0)
+        return self._held.find(0) if run < 0 else run * RUN_BLOCKS
 
     def retain(self, blocks: Iterable[int]) -> None:
         """Add one reference to each block; all must be held already."""
@@ -81,7 +100,9 @@ class BlockPool:
                 raise BlockAccountingError(f"KV block {block} was released while it was free")
             self._references[block] -= 1
             if self._references[block] == 0:
-                heapq.heappush(self._free, block)
+                self._held[block] = 0
+                self._held_in_run[block // RUN_BLOCKS] -= 1
+                self._n_free += 1
                 self._freed.add(block)
 
     def take_freed(self) -> list[int]:
@@ -90,15 +111,16 @@ class BlockPool:
         self._freed.clear()
         return freed
 
-    def make_writable(self, block: int) -> tuple[int, int | None]:
+    def make_writable(self, block: int, *, behind: int | None = None) -> tuple[int, int | None]:
         """Exchange the caller's reference to ``block`` for a block that only the caller holds.
 
         Returns ``(block, None)`` when it already is, else ``(copy, block)``: the caller must copy the
-        contents before it writes. Raises ``OutOfBlocksError``, changing nothing, when a copy has no room.
+        contents before it writes. ``behind`` is what the caller has before the block. Raises
+        ``OutOfBlocksError``, changing nothing, when a copy has no room.
         """
         if self._references[block] == 1:
             return block, None
-        (copy,) = self.allocate(1)
+        (copy,) = self.allocate(1, behind=behind)
         self.release([block])
         return copy, block
 
@@ -109,14 +131,15 @@ class BlockPool:
         """
         held = Counter(chain.from_iterable(holders))
         agrees = all(self._references[block] == count for block, count in held.items())
-        if agrees and len(self._free) == self.n_blocks - len(held):
+        n_free = self.n_blocks - len(held)
+        if agrees and self._n_free == self._held.count(0) == n_free:
             return
         for block, references in enumerate(self._references):
             if references != held[block]:
                 raise BlockAccountingError(
                     f"KV block {block} has {references} references and {held[block]} holders"
                 )
-        raise BlockAccountingError("the list of free KV blocks differs from the blocks without references")
+        raise BlockAccountingError("the free KV blocks differ from the blocks without references")
 
 
 class BlockTable:
@@ -161,14 +184,15 @@ class BlockTable:
         """
         copies = []
         for index in range(start // self._block_tokens, len(self._blocks)):
-            block, copied_from = self._pool.make_writable(self._blocks[index])
+            before = self._blocks[index - 1] if index else None
+            block, copied_from = self._pool.make_writable(self._blocks[index], behind=before)
             if copied_from is not None:
                 self._blocks[index] = block
                 self._array = None
                 copies.append((copied_from, block))
         missing = blocks_for(stop, self._block_tokens) - len(self._blocks)
         if missing > 0:
-            self._blocks += self._pool.allocate(missing)
+            self._blocks += self._pool.allocate(missing, behind=self._blocks[-1] if self._blocks else None)
             self._array = None
         return copies
 
