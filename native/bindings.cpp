@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+
 #include "bindings_gguf.h"
 #include "isa/dispatch.h"
 #include "runtime/executor.h"
@@ -131,12 +133,11 @@ nb::ndarray<nb::numpy, int32_t> run_step(Executor& executor, const Ints& tokens,
     for (std::size_t i = 0; i < scorer->size(); ++i) rows.push_back(first + static_cast<int32_t>(i));
   }
   input.logit_rows = rows;
-  std::vector<int32_t> ids;
-  {
-    nb::gil_scoped_release unlocked;
-    executor.step(input);
-    ids = executor.sample(samplers, scorers, drafts);
-  }
+  // Whoever waits for the GIL may take this thread's core with it: the others are at work by then.
+  std::optional<nb::gil_scoped_release> unlocked;
+  executor.step(input, [&] { unlocked.emplace(); });
+  std::vector<int32_t> ids = executor.sample(samplers, scorers, drafts);
+  unlocked.reset();
   const std::size_t count = ids.size();
   return to_numpy(std::move(ids), {count});
 }

@@ -199,31 +199,32 @@ void Executor::reserve(const StepInput& input) {
     buffer.reserve(buffer.space() == RowSpace::Tokens ? input.rows() : input.logits());
 }
 
-void Executor::step(const StepInput& input) {
+void Executor::step(const StepInput& input, const std::function<void()>& begun) {
   check(input);
   reserve(input);
   logit_rows_ = input.logits();
   stepped_ = true;
   const StepContext ctx = {input, kernels_, buffers_, kv_.get(), team_->size()};
-  timer_ == nullptr ? run(ctx) : run_timed(ctx);
+  timer_ == nullptr ? run(ctx, begun) : run_timed(ctx, begun);
 }
 
-void Executor::run(const StepContext& ctx) {
+void Executor::run(const StepContext& ctx, const std::function<void()>& begun) {
   for (const auto& op : ops_) op->prepare(ctx);
-  team_->run([&](int thread) {
+  const auto body = [&](int thread) {
     for (const auto& op : ops_)
       if (op->active(ctx)) op->run(ctx, thread);
-  });
+  };
+  team_->run(body, begun);
 }
 
-void Executor::run_timed(const StepContext& ctx) {
+void Executor::run_timed(const StepContext& ctx, const std::function<void()>& begun) {
   using Clock = OpTimer::Clock;
   const OpTimer::Time begin = Clock::now();
   timer_->begin(begin);
   for (const auto& op : ops_) op->prepare(ctx);
   const OpTimer::Time prepared = Clock::now();
   std::vector<OpTimer::Time> left(static_cast<std::size_t>(ctx.threads));
-  team_->run([&](int thread) {
+  const auto body = [&](int thread) {
     OpTimer::Time at = Clock::now();
     timer_->idle(at - (thread == 0 ? prepared : begin));
     for (const auto& op : ops_) {
@@ -234,7 +235,8 @@ void Executor::run_timed(const StepContext& ctx) {
       at = now;
     }
     left[static_cast<std::size_t>(thread)] = at;
-  });
+  };
+  team_->run(body, begun);
   const OpTimer::Time end = Clock::now();
   timer_->add(OpClass::Other, prepared - begin);
   for (const OpTimer::Time at : left) timer_->idle(end - at);

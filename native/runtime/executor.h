@@ -1,6 +1,7 @@
 // A model's program: its buffers and ops, and the step that runs them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,8 +39,9 @@ class Executor {
   const KernelTable& kernels() const { return kernels_; }
 
   // Evaluate a step: KV is written, logits are left in the buffer. Throws std::invalid_argument when the
-  // input does not fit the model or the KV store.
-  void step(const StepInput& input);
+  // input does not fit the model or the KV store. `begun` is called when the team's other threads are at
+  // work.
+  void step(const StepInput& input, const std::function<void()>& begun = [] {});
   // Record where the time of the following steps goes, from nothing.
   void record_times();
   // Stop it and return what was recorded. Throws std::logic_error when nothing is.
@@ -66,8 +68,8 @@ class Executor {
   void read_quantised(BufferId id, const Weight& weight);
   void check(const StepInput& input) const;
   void reserve(const StepInput& input);
-  void run(const StepContext& ctx);
-  void run_timed(const StepContext& ctx);
+  void run(const StepContext& ctx, const std::function<void()>& begun);
+  void run_timed(const StepContext& ctx, const std::function<void()>& begun);
 
   std::shared_ptr<Team> team_;
   const KernelTable& kernels_;

@@ -52,12 +52,13 @@ void Team::stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void Team::run(const std::function<void(int)>& body) {
+void Team::run(const std::function<void(int)>& body, const std::function<void()>& begun) {
   const FloatMode mode;
   body_ = &body;
   finished_.store(0, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
+  begun();
   body(0);
   const auto others = static_cast<uint32_t>(size_ - 1);
   for (uint32_t done; (done = finished_.load(std::memory_order_acquire)) != others;)

@@ -26,8 +26,9 @@ class Team {
 
   int size() const { return size_; }
 
-  // Run `body(thread)` on every thread, each in the FloatMode of the bits, and wait for all.
-  void run(const std::function<void(int)>& body);
+  // Run `body(thread)` on every thread, each in the FloatMode of the bits, and wait for all. `begun` is
+  // called when the others have begun, before the caller takes its part; it must not throw.
+  void run(const std::function<void(int)>& body, const std::function<void()>& begun = [] {});
 
  private:
   void work(int thread);

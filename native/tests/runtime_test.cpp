@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "runtime/float_mode.h"
@@ -26,6 +27,27 @@ void every_job_runs_on_every_thread() {
     for (int job = 0; job < 1000; ++job)
       team.run([&](int thread) { ++runs[static_cast<std::size_t>(thread)]; });
     CHECK(std::all_of(runs.begin(), runs.end(), [](int count) { return count == 1000; }));
+  }
+}
+
+// A caller that is held up in `begun`, say by who takes its core, holds up no other thread.
+void others_work_while_the_caller_is_held_up() {
+  for (int threads = 2; threads <= 4; ++threads) {
+    Team team(threads);
+    std::atomic<int> at_work = 0;
+    bool called = false, before = false;
+    const auto body = [&](int thread) {
+      if (thread == 0) {
+        before = called;
+      } else {
+        ++at_work;
+      }
+    };
+    team.run(body, [&] {
+      while (at_work < threads - 1) std::this_thread::yield();
+      called = true;
+    });
+    CHECK(before);
   }
 }
 
@@ -179,6 +201,7 @@ void heads_rotate_in_the_order_of_their_kind() {
 int main() {
   using namespace ferrite;
   every_job_runs_on_every_thread();
+  others_work_while_the_caller_is_held_up();
   work_is_shared_and_finished_before_any_thread_goes_on();
   an_idle_team_ends();
   work_keeps_denormals_on_every_thread_and_leaves_the_mode_of_the_caller();

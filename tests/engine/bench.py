@@ -115,6 +115,8 @@ class Bench:
     def step(self, count: int = 1) -> None:
         for _ in range(count):
             self.engine.step()
+            # As the next step would.
+            self.engine._batch.wake_readers()
             self.spin()
 
     def spin(self) -> None:

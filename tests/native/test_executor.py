@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,8 +119,10 @@ def test_logits_stay_what_they_were_when_the_next_step_runs() -> None:
     np.testing.assert_array_equal(logits, kept)
 
 
-def test_other_threads_run_during_a_step() -> None:
+@pytest.mark.parametrize("samples", [True, False])
+def test_other_threads_run_during_a_step(samples: bool) -> None:
     model, arguments = Model(layers=50), step(BLOCKS * BLOCK_TOKENS)
+    run = partial(model.executor.step, samplers=[sampler()]) if samples else model.executor.evaluate
     gate = threading.Lock()
     gate.acquire()
     ran = threading.Event()
@@ -137,7 +140,7 @@ def test_other_threads_run_during_a_step() -> None:
         gate.release()
         assert not ran.is_set()
         for _ in range(200):
-            model.executor.evaluate(**arguments)
+            run(**arguments)
             if ran.is_set():
                 break
         assert ran.is_set()

@@ -71,7 +71,7 @@ class RunningBatch:
         self._recount = False
         """Some sequence got a block since the blocks held were counted."""
         self._told: list[Channel] = []
-        """What this step wrote to: readers wake at its end, since they want the interpreter then."""
+        """Whose readers are still to wake."""
 
     @property
     def n_active(self) -> int:
@@ -105,11 +105,19 @@ class RunningBatch:
 
     def step(self) -> None:
         """End what was cancelled or stopped, then run one step with every ready sequence, if there is one."""
-        try:
-            self._step()
-        finally:
-            Channel.wake_readers(self._told)
-            self._told.clear()
+        self._step()
+        if not self.is_ready:
+            self.wake_readers()
+
+    def wake_readers(self) -> None:
+        """Have whoever was told something look, unless the next step has seen to it.
+
+        Readers want the interpreter at once, and a step wakes them when it is about to leave it to them. Had
+        they waited for it, they would have asked for it (``sys.setswitchinterval``), and then the step could
+        not begin before one of them had got a core.
+        """
+        Channel.wake_readers(self._told)
+        self._told.clear()
 
     def _step(self) -> None:
         for sequence in [s for s in self._active if s.channel.cancelled or s.channel.stopping]:
@@ -130,6 +138,8 @@ class RunningBatch:
                 self._fail([s for c in plan.chunks for s in (c.sequence, *c.sequence.followers)], error)
             else:
                 self._commit(plan, sampled, runs)
+        else:
+            self.wake_readers()
         self._return_blocks()
 
     def audit(self) -> None:
@@ -216,6 +226,7 @@ class RunningBatch:
             self._recount = False
         self._start_masks(sampled)
         batch = build_step_batch(plan, sampled)
+        self.wake_readers()
         runs = split_runs(batch, self._runner.step(batch).tolist())
         now = self._clock()
         prefill_rows = plan.prefill_rows

@@ -206,6 +206,9 @@ class Engine:
         """Run one step with every ready sequence. Only for the engine thread, or before ``start``."""
         with self._lock:
             arrivals, self._arrivals = self._arrivals, []
+        if arrivals:
+            # Starting them can take longer than the step.
+            self._batch.wake_readers()
         for ticket, granted_at in arrivals:
             self._batch.start(ticket, granted_at)
         self._batch.step()
@@ -222,6 +225,8 @@ class Engine:
                 self._failure = f"the engine failed: {one_line(error)}"
                 self._closed = self._failure
             self._fail_all(self._failure, GenerationFailed)
+        finally:
+            self._batch.wake_readers()
 
     def _wait_for_work(self) -> bool:
         """Block until a step can do something; False when the engine stops."""
