@@ -64,9 +64,11 @@ struct Avx2 {
   static I subi(I a, I b) { return _mm256_sub_epi32(a, b); }
   static F to_float(I a) { return _mm256_cvtepi32_ps(a); }
   static I round(F a) { return _mm256_cvtps_epi32(a); }
-  static void store_i8(int8_t* p, I a) {
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+  // One store, so that who reads half of it right away need not wait until it is in the cache.
+  static void store_i8(int8_t* p, const I (&a)[4]) {
+    const I bytes = _mm256_packs_epi16(_mm256_packs_epi32(a[0], a[1]), _mm256_packs_epi32(a[2], a[3]));
+    const I order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing keeps to halves of a register
+    _mm256_storeu_si256(reinterpret_cast<I*>(p), _mm256_permutevar8x32_epi32(bytes, order));
   }
 
   // Keeps what made `a` where it stands among other pinned values.

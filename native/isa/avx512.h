@@ -63,8 +63,9 @@ struct Avx512 {
   static I subi(I a, I b) { return _mm512_sub_epi32(a, b); }
   static F to_float(I a) { return _mm512_cvtepi32_ps(a); }
   static I round(F a) { return _mm512_cvtps_epi32(a); }
-  static void store_i8(int8_t* p, I a) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
+  static void store_i8(int8_t* p, const I (&a)[2]) {
+    for (int i = 0; i < 2; ++i)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16 * i), _mm512_cvtepi32_epi8(a[i]));
   }
 
   // Keeps what made `a` where it stands among other pinned values.

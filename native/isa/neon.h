@@ -60,11 +60,12 @@ struct Neon {
   static I subi(I a, I b) { return vsubq_s32(a, b); }
   static F to_float(I a) { return vcvtq_f32_s32(a); }
   static I round(F a) { return vcvtnq_s32_f32(a); }
-  static void store_i8(int8_t* p, I a) {
-    const int16x4_t words = vqmovn_s32(a);
-    const int8x8_t bytes = vqmovn_s16(vcombine_s16(words, words));
-    const int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
-    std::memcpy(p, &four, sizeof four);
+  static void store_i8(int8_t* p, const I (&a)[8]) {
+    for (int i = 0; i < 8; i += 4) {
+      const int16x8_t low = vcombine_s16(vqmovn_s32(a[i]), vqmovn_s32(a[i + 1]));
+      const int16x8_t high = vcombine_s16(vqmovn_s32(a[i + 2]), vqmovn_s32(a[i + 3]));
+      vst1q_s8(p + 4 * i, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
+    }
   }
 
   // Keeps what made `a` where it stands among other pinned values.

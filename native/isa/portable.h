@@ -120,8 +120,9 @@ struct Portable {
     for (int i = 0; i < kLanes; ++i) r.v[i] = static_cast<int32_t>(std::nearbyint(a.v[i]));
     return r;
   }
-  static void store_i8(int8_t* p, I a) {
-    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+  // 32 integers in -127..127.
+  static void store_i8(int8_t* p, const I (&a)[32 / kLanes]) {
+    for (int i = 0; i < 32; ++i) p[i] = static_cast<int8_t>(a[i / kLanes].v[i % kLanes]);
   }
 
   // Keeps what made `a` where it stands among other pinned values.

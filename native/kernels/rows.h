@@ -94,14 +94,21 @@ void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
       out.scale[block] = out.sum[block] = bits >= kInfinityBits ? __builtin_nanf("") : 0.0F;
       continue;
     }
+    constexpr int kRegisters = 32 / S::kLanes;
     const typename S::F inverse = S::set1(127.0F / largest);
-    for (int i = 0; i < 32; i += S::kLanes) {
-      const typename S::F scaled = S::mul(S::load(in + i), inverse);
-      const typename S::I high = S::round(scaled);
-      S::store_i8(q + i, high);
-      if (!two_terms) continue;
-      const typename S::F rest = S::sub(scaled, S::to_float(high));
-      S::store_i8(residual + i, S::round(S::mul(rest, S::set1(static_cast<float>(kResidual)))));
+    typename S::F scaled[kRegisters];
+    typename S::I integers[kRegisters];
+    for (int i = 0; i < kRegisters; ++i) {
+      scaled[i] = S::mul(S::load(in + i * S::kLanes), inverse);
+      integers[i] = S::round(scaled[i]);
+    }
+    S::store_i8(q, integers);
+    if (two_terms) {
+      for (int i = 0; i < kRegisters; ++i) {
+        const typename S::F rest = S::sub(scaled[i], S::to_float(integers[i]));
+        integers[i] = S::round(S::mul(rest, S::set1(static_cast<float>(kResidual))));
+      }
+      S::store_i8(residual, integers);
     }
     int32_t sum = sum_pairs(q, out.value.pairs + 2 * block);
     float scale = largest / 127.0F;
@@ -217,8 +224,11 @@ void store_q8(int8_t* q, uint16_t* scales, const float* x, int64_t count) {
     uint16_t same[S::kLanes];
     for (uint16_t& each : same) each = scale;
     const typename S::F divisor = S::load_f16(same);
-    for (int64_t i = 0; i < kKvGroup; i += S::kLanes)
-      S::store_i8(q + i, S::round(S::div(S::load(x + i), divisor)));
+    static_assert(kKvGroup == 32);
+    typename S::I integers[32 / S::kLanes];
+    for (int i = 0; i < 32 / S::kLanes; ++i)
+      integers[i] = S::round(S::div(S::load(x + i * S::kLanes), divisor));
+    S::store_i8(q, integers);
   }
 }
 
