@@ -39,6 +39,8 @@ constexpr KernelTable make_table(const char* name) {
       rms_norm<S>,
       gate<S>,
       add_row<S>,
+      divide_row<S>,
+      rotate<S>,
       peak<S>,
       {attend<S, HalfCell>, attend<S, FloatCell>, attend<S, Q8Cell>},
       store_f16<S>,

@@ -74,6 +74,23 @@ struct Peak {
 
 enum class GateKind : int32_t { Silu, GeluTanh };
 
+enum class RopeKind : int32_t {
+  Adjacent,  // pairs (2i, 2i + 1): llama files, whose rows were permuted for it
+  Halves,    // pairs (i, i + n / 2): GPT-NeoX order
+};
+
+// Rotary position embedding (Su et al. 2021): rotate the first `pairs` pairs of a head in place, and multiply
+// every column with `scale`.
+struct RotateArgs {
+  RopeKind kind;
+  float* head;  // [head_dim]
+  int64_t head_dim;
+  const float* cos;  // [pairs]
+  const float* sin;  // [pairs]
+  int64_t pairs;
+  float scale;
+};
+
 // Positions attended together; partitions start at its multiples and are joined in order. Part of the
 // definition of the result: another size would round differently.
 inline constexpr int64_t kPartition = 256;
@@ -135,6 +152,9 @@ struct KernelTable {
   void (*gate)(GateKind kind, float* gate, const float* up, int64_t cols);
   // y[i] += x[i]
   void (*add)(float* y, const float* x, int64_t cols);
+  // y[i] = x[i] / divisor, for a multiple of 16
+  void (*divide)(float* y, const float* x, float divisor, int64_t cols);
+  void (*rotate)(const RotateArgs&);
   Peak (*peak)(const float* x, int64_t count);
   void (*attend[kKvTypes])(const AttentionArgs&);
   void (*store_f16)(uint16_t* out, const float* x, int64_t count);  // count is a multiple of 16

@@ -171,6 +171,35 @@ void add_row(float* y, const float* x, int64_t cols) {
   for (int64_t c = 0; c < cols; c += S::kLanes) S::store(y + c, S::add(S::load(y + c), S::load(x + c)));
 }
 
+template <class S>
+void divide_row(float* y, const float* x, float divisor, int64_t cols) {
+  for (int64_t c = 0; c < cols; c += S::kLanes) S::store(y + c, S::div(S::load(x + c), S::set1(divisor)));
+}
+
+// Columns lie in pairs as the kind has it, so the compiler knows best how to take them apart.
+template <class S, int64_t Step>
+[[gnu::always_inline]] inline void rotate_pairs(const RotateArgs& a, int64_t distance) {
+  float* __restrict head = a.head;
+  const float* __restrict cos = a.cos;
+  const float* __restrict sin = a.sin;
+  const float scale = a.scale;
+  for (int64_t i = 0; i < a.pairs; ++i) {
+    const float x = head[i * Step], y = head[i * Step + distance];
+    head[i * Step] = (x * cos[i] - y * sin[i]) * scale;
+    head[i * Step + distance] = (x * sin[i] + y * cos[i]) * scale;
+  }
+}
+
+template <class S>
+void rotate(const RotateArgs& a) {
+  if (a.kind == RopeKind::Adjacent) {
+    rotate_pairs<S, 2>(a, 1);
+  } else {
+    rotate_pairs<S, 1>(a, a.pairs);
+  }
+  for (int64_t d = 2 * a.pairs; d < a.head_dim; ++d) a.head[d] *= a.scale;
+}
+
 // x - x is 0 for a finite x and NaN otherwise, and NaN survives addition; max() may lose it.
 template <class S>
 Peak peak(const float* x, int64_t count) {

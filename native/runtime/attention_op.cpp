@@ -128,8 +128,8 @@ void AttentionOp::finish(const StepContext& ctx, const RowRun& run, int64_t kv_h
     float* y = out.row(run.first + i) + column;
     for (int64_t h = 0; h < c.group(); ++h) {
       const int64_t query = i * c.group() + h;
-      for (int64_t d = 0; d < c.head_dim; ++d)
-        y[h * c.head_dim + d] = joined.out[query * c.head_dim + d] / joined.total[query];
+      ctx.kernels.divide(y + h * c.head_dim, joined.out + query * c.head_dim, joined.total[query],
+                         c.head_dim);
     }
     if (out.quantised())
       ctx.kernels.quantize_row(y, c.group() * c.head_dim, out.quant_at(run.first + i, column));

@@ -91,7 +91,7 @@ QuantRows Buffer::quant_at(int64_t i, int64_t col) const {
 
 void EmbedOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
-  share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
+  share_rows(ctx, ctx.input.rows(), [&](int64_t row) {
     float* x = out.row(row);
     table_->read_row(ctx.input.tokens[static_cast<std::size_t>(row)], x);
     // Ops that add to this buffer also write its padding, where a row that is not finite leaves NaN.
@@ -114,7 +114,7 @@ void SelectRowsOp::run(const StepContext& ctx, int) noexcept {
 void NormOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& in = ctx.buffers[static_cast<std::size_t>(in_)];
   const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
-  share(ctx.rows_of(in.space()), 1, [&](int64_t row, int64_t) {
+  share_rows(ctx, ctx.rows_of(in.space()), [&](int64_t row) {
     ctx.kernels.rms_norm({in.row(row), weight_.data(), out.row(row), in.cols(), eps_});
     quantise(ctx, out, row);
   });
@@ -209,7 +209,7 @@ int32_t LogitsOp::best(int64_t row) const {
 
 void AnglesOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& out = ctx.buffers[static_cast<std::size_t>(out_)];
-  share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
+  share_rows(ctx, ctx.input.rows(), [&](int64_t row) {
     const auto position = static_cast<double>(ctx.input.positions[static_cast<std::size_t>(row)]);
     float* cos = out.row(row);
     float* sin = cos + frequencies_.size();
@@ -232,23 +232,18 @@ void RopeOp::run(const StepContext& ctx, int thread) noexcept {
   const Buffer& k = ctx.buffers[static_cast<std::size_t>(c.k)];
   const Buffer& angles = ctx.buffers[static_cast<std::size_t>(c.angles)];
   const int64_t pairs = angles.cols() / 2;
-  const auto normalise = [&](const HeadNorm& norm, float* head) {
-    if (!norm.weight.empty()) ctx.kernels.rms_norm({head, norm.weight.data(), head, c.head_dim, norm.eps});
-  };
-  share(ctx.input.rows(), 1, [&](int64_t row, int64_t) {
+  share_rows(ctx, ctx.input.rows(), [&](int64_t row) {
     const float* cos = angles.row(row);
-    const float* sin = cos + pairs;
-    for (int64_t h = 0; h < c.heads; ++h) {
-      float* head = q.row(row) + h * c.head_dim;
-      normalise(c.q_norm, head);
-      rotate(c.kind, head, cos, sin, pairs);
-      for (int64_t d = 0; d < c.head_dim; ++d) head[d] *= c.q_scale;
-    }
-    for (int64_t h = 0; h < c.kv_heads; ++h) {
-      float* head = k.row(row) + h * c.head_dim;
-      normalise(c.k_norm, head);
-      rotate(c.kind, head, cos, sin, pairs);
-    }
+    const auto turn = [&](const Buffer& buffer, int64_t heads, const HeadNorm& norm, float scale) {
+      for (int64_t h = 0; h < heads; ++h) {
+        float* head = buffer.row(row) + h * c.head_dim;
+        if (!norm.weight.empty())
+          ctx.kernels.rms_norm({head, norm.weight.data(), head, c.head_dim, norm.eps});
+        ctx.kernels.rotate({c.kind, head, c.head_dim, cos, cos + pairs, pairs, scale});
+      }
+    };
+    turn(q, c.heads, c.q_norm, c.q_scale);
+    turn(k, c.kv_heads, c.k_norm, 1.0F);
     store(ctx, row, packed_.data() + 2 * c.head_dim * thread);
   });
 }
@@ -297,7 +292,7 @@ void GateOp::run(const StepContext& ctx, int) noexcept {
   // A piece of a row: a multiple of 32 columns, so that it can be quantised by itself.
   constexpr int64_t kColumns = 512;
   const int64_t pieces = (gate.cols() + kColumns - 1) / kColumns;
-  share(ctx.rows_of(gate.space()) * pieces, 1, [&](int64_t work, int64_t) {
+  share_rows(ctx, ctx.rows_of(gate.space()) * pieces, [&](int64_t work) {
     const int64_t row = work / pieces, column = work % pieces * kColumns;
     const int64_t cols = std::min(kColumns, gate.cols() - column);
     ctx.kernels.gate(kind_, gate.row(row) + column, up.row(row) + column, cols);
@@ -308,8 +303,8 @@ void GateOp::run(const StepContext& ctx, int) noexcept {
 void AddOp::run(const StepContext& ctx, int) noexcept {
   const Buffer& y = ctx.buffers[static_cast<std::size_t>(y_)];
   const Buffer& x = ctx.buffers[static_cast<std::size_t>(x_)];
-  share(ctx.rows_of(y.space()), 1,
-        [&](int64_t row, int64_t) { ctx.kernels.add(y.row(row), x.row(row), y.cols()); });
+  share_rows(ctx, ctx.rows_of(y.space()),
+             [&](int64_t row) { ctx.kernels.add(y.row(row), x.row(row), y.cols()); });
 }
 
 }  // namespace ferrite

@@ -30,16 +30,4 @@ SinCos sincos(double x) {
   }
 }
 
-void rotate(RopeKind kind, float* head, const float* cos, const float* sin, int64_t pairs) {
-  const int64_t step = kind == RopeKind::Adjacent ? 2 : 1;
-  const int64_t distance = kind == RopeKind::Adjacent ? 1 : pairs;
-  for (int64_t i = 0; i < pairs; ++i) {
-    float& a = head[i * step];
-    float& b = head[i * step + distance];
-    const float x = a, y = b;
-    a = x * cos[i] - y * sin[i];
-    b = x * sin[i] + y * cos[i];
-  }
-}
-
 }  // namespace ferrite

@@ -332,6 +332,59 @@ void sums_and_stores_are_the_same_in_every_table() {
   }
 }
 
+void heads_rotate_in_the_order_of_their_kind() {
+  Random random(1);
+  for (const int64_t pairs : {1, 3, 8, 20, 32})
+    for (const RopeKind kind : {RopeKind::Adjacent, RopeKind::Halves}) {
+      // Columns that are not rotated are still scaled.
+      const std::vector<float> before = test::random_floats(random, 2 * pairs + 2, 3.0F);
+      std::vector<float> cos, sin;
+      for (int64_t i = 0; i < pairs; ++i) {
+        cos.push_back(std::cos(static_cast<float>(i) + 0.3F));
+        sin.push_back(std::sin(static_cast<float>(i) + 0.3F));
+      }
+      const auto rotated = [&](const KernelTable& table, float scale) {
+        std::vector<float> head = before;
+        const auto width = static_cast<int64_t>(head.size());
+        table.rotate({kind, head.data(), width, cos.data(), sin.data(), pairs, scale});
+        return head;
+      };
+      const std::vector<float> plain = rotated(portable_kernels(), 1.0F);
+      bool right = std::equal(before.end() - 2, before.end(), plain.end() - 2);
+      for (int64_t i = 0; i < pairs; ++i) {
+        const std::size_t a = size(kind == RopeKind::Adjacent ? 2 * i : i),
+                          b = size(kind == RopeKind::Adjacent ? 2 * i + 1 : i + pairs);
+        const double c = double{cos[size(i)]}, s = double{sin[size(i)]};
+        const double x = double{before[a]}, y = double{before[b]};
+        right = right && std::abs(double{plain[a]} - (x * c - y * s)) < 1e-6 &&
+                std::abs(double{plain[b]} - (x * s + y * c)) < 1e-6;
+      }
+      CHECK(right);
+      std::vector<float> scaled = plain;
+      for (float& column : scaled) column *= 0.3F;
+      for (const KernelTable* table : test::all_tables()) {
+        CHECK(same(rotated(*table, 1.0F), plain));
+        CHECK(same(rotated(*table, 0.3F), scaled));
+      }
+    }
+}
+
+void rows_are_divided_by_one_number() {
+  Random random(9);
+  for (int64_t cols = 16; cols <= 64; cols += 16) {
+    const std::vector<float> x = random_row(random, cols, 1e5F, true);
+    for (const float divisor : {3.0F, -0.1F, 0.0F, kNaN}) {
+      std::vector<float> expected = x;
+      for (float& column : expected) column /= divisor;
+      for (const KernelTable* table : test::all_tables()) {
+        std::vector<float> y(x.size());
+        table->divide(y.data(), x.data(), divisor, cols);
+        CHECK(same(y, expected));
+      }
+    }
+  }
+}
+
 void peaks_are_the_largest_values_of_finite_rows() {
   Random random(8);
   for (const KernelTable* table : test::all_tables())
@@ -371,6 +424,8 @@ int main() {
   gates_are_the_same_in_every_table();
   gates_follow_their_definitions();
   sums_and_stores_are_the_same_in_every_table();
+  heads_rotate_in_the_order_of_their_kind();
+  rows_are_divided_by_one_number();
   peaks_are_the_largest_values_of_finite_rows();
   dot_products_are_counted();
   return test::tally.finish();

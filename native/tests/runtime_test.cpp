@@ -170,31 +170,6 @@ void angles_are_those_of_the_c_library() {
   CHECK(sincos(0.0).sin == 0.0 && sincos(0.0).cos == 1.0);
 }
 
-void heads_rotate_in_the_order_of_their_kind() {
-  Random random(1);
-  for (const int64_t pairs : {1, 3, 8, 20})
-    for (const RopeKind kind : {RopeKind::Adjacent, RopeKind::Halves}) {
-      // Two more columns than are rotated must stay.
-      const auto n = static_cast<std::size_t>(pairs);
-      const std::vector<float> before = test::random_floats(random, 2 * pairs + 2, 3.0F);
-      std::vector<float> head = before, cos(n), sin(n);
-      for (std::size_t i = 0; i < n; ++i) {
-        cos[i] = std::cos(static_cast<float>(i) + 0.3F);
-        sin[i] = std::sin(static_cast<float>(i) + 0.3F);
-      }
-      rotate(kind, head.data(), cos.data(), sin.data(), pairs);
-      bool right = head[2 * n] == before[2 * n] && head[2 * n + 1] == before[2 * n + 1];
-      for (std::size_t i = 0; i < n; ++i) {
-        const std::size_t a = kind == RopeKind::Adjacent ? 2 * i : i,
-                          b = kind == RopeKind::Adjacent ? 2 * i + 1 : i + n;
-        const double c = double{cos[i]}, s = double{sin[i]}, x = double{before[a]}, y = double{before[b]};
-        right = right && std::abs(double{head[a]} - (x * c - y * s)) < 1e-6 &&
-                std::abs(double{head[b]} - (x * s + y * c)) < 1e-6;
-      }
-      CHECK(right);
-    }
-}
-
 }  // namespace
 }  // namespace ferrite
 
@@ -206,6 +181,5 @@ int main() {
   an_idle_team_ends();
   work_keeps_denormals_on_every_thread_and_leaves_the_mode_of_the_caller();
   angles_are_those_of_the_c_library();
-  heads_rotate_in_the_order_of_their_kind();
   return test::tally.finish();
 }
