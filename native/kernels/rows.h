@@ -64,18 +64,12 @@ static inline int32_t largest_magnitude(const float* x, int64_t count) {
   return bits;
 }
 
-// The pair sums of 32 integers; returns the sum of all.
-static inline int32_t sum_pairs(const int8_t* q, PairSums* pairs) {
-  pairs[0] = isa::sum_pairs(q);
-  pairs[1] = isa::sum_pairs(q + 16);
-  return pairs[0].low + pairs[0].high + pairs[1].low + pairs[1].high;
-}
-
 // q = round(x * 127 / max|x|), scale = max|x| / 127 for each 32 columns; the residual term is what rounding
 // left over, in units 254 times finer. A block that is not finite gets a
 // NaN scale, so the fault shows in the logits; one too small to invert counts as zero.
 template <class S>
-void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
+void quantize_row(const float* x, int64_t cols, const QuantRows& rows) {
+  const QuantRows out = rows;  // what is stored could change `rows`, as far as the compiler knows
   constexpr float kSmallest = 1e-30F;
   const bool two_terms = out.residual.q != nullptr;
   for (int64_t block = 0; block < cols / 32; ++block) {
@@ -86,10 +80,10 @@ void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
     int8_t* residual = two_terms ? out.residual.q + 32 * block : nullptr;
     if (bits >= kInfinityBits || largest < kSmallest) {
       std::memset(q, 0, 32);
-      sum_pairs(q, out.value.pairs + 2 * block);
+      isa::sum_pairs(q, out.value.pairs + 2 * block);
       if (two_terms) {
         std::memset(residual, 0, 32);
-        sum_pairs(residual, out.residual.pairs + 2 * block);
+        isa::sum_pairs(residual, out.residual.pairs + 2 * block);
       }
       out.scale[block] = out.sum[block] = bits >= kInfinityBits ? __builtin_nanf("") : 0.0F;
       continue;
@@ -110,10 +104,10 @@ void quantize_row(const float* x, int64_t cols, const QuantRows& out) {
       }
       S::store_i8(residual, integers);
     }
-    int32_t sum = sum_pairs(q, out.value.pairs + 2 * block);
+    int32_t sum = isa::sum_pairs(q, out.value.pairs + 2 * block);
     float scale = largest / 127.0F;
     if (two_terms) {
-      sum = kResidual * sum + sum_pairs(residual, out.residual.pairs + 2 * block);
+      sum = kResidual * sum + isa::sum_pairs(residual, out.residual.pairs + 2 * block);
       scale = largest / (127.0F * static_cast<float>(kResidual));
     }
     out.scale[block] = scale;
