@@ -34,6 +34,7 @@ struct Avx2 {
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F select_less(F a, F b, F x, F y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+  static F zero_if_less(F a, F b, F y) { return _mm256_andnot_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ), y); }
   static F exp2_of_shifted(F t) {
     const I bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3F800000)));

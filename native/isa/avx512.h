@@ -33,6 +33,9 @@ struct Avx512 {
   static F select_less(F a, F b, F x, F y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
   }
+  static F zero_if_less(F a, F b, F y) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), y);
+  }
   static F exp2_of_shifted(F t) {
     const I bits = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
     return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3F800000)));

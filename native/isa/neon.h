@@ -31,6 +31,7 @@ struct Neon {
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
   static F max(F a, F b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static F select_less(F a, F b, F x, F y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
+  static F zero_if_less(F a, F b, F y) { return select_less(a, b, zero(), y); }
   static F exp2_of_shifted(F t) {
     const uint32x4_t bits = vshlq_n_u32(vreinterpretq_u32_f32(t), 23);
     return vreinterpretq_f32_u32(vaddq_u32(bits, vdupq_n_u32(0x3F800000U)));

@@ -69,6 +69,8 @@ struct Portable {
   static F select_less(F a, F b, F x, F y) {
     return map([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
   }
+  // a < b ? 0 : y, lane by lane.
+  static F zero_if_less(F a, F b, F y) { return select_less(a, b, zero(), y); }
   // 2^n of a float that holds 1.5 * 2^23 + n.
   static F exp2_of_shifted(F t) {
     return map([&](int i) {

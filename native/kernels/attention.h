@@ -21,29 +21,30 @@ namespace ferrite {
 
 inline constexpr int64_t kPartitionCells = kPartition / kCellPositions;
 
-// sum[m] += q[d][m] * k[d] for d in [begin, end).
+// sum[m] += q[m][d] * k[d] for d in [begin, end).
 template <class S, class Cell, int M>
-[[gnu::always_inline]] inline void score_columns(const float* q, const CellView<Cell>& k, int64_t begin,
-                                                 int64_t end, typename S::F (&sum)[M][Wide<S>::kParts]) {
+[[gnu::always_inline]] inline void score_columns(const float* const* q, const CellView<Cell>& k,
+                                                 int64_t begin, int64_t end,
+                                                 typename S::F (&sum)[M][Wide<S>::kParts]) {
   constexpr int kParts = Wide<S>::kParts;
   constexpr int64_t kColumns = 4 / sizeof(typename Cell::Element);  // in a line of sixteen positions each
   for (int64_t line = begin; line < end; line += kColumns) {
-    __builtin_prefetch(k.ahead + line * 16);
+    if constexpr (Cell::kStored) __builtin_prefetch(k.ahead + line * 16);
     for (int64_t d = line; d < line + kColumns; ++d) {
       typename S::F key[kParts];
       for (int p = 0; p < kParts; ++p) key[p] = Cell::template load<S>(k.data + d * 16 + p * S::kLanes);
       for (int m = 0; m < M; ++m) {
-        const typename S::F query = S::set1(q[d * M + m]);
+        const typename S::F query = S::set1(q[m][d]);
         for (int p = 0; p < kParts; ++p) sum[m][p] = S::fma(query, key[p], sum[m][p]);
       }
     }
   }
 }
 
-// Scores of M queries, q [head_dim][M], against one cell.
+// Scores of M queries against one cell.
 template <class S, class Cell, int M>
-[[gnu::always_inline]] inline void score_cell(const float* q, const CellView<Cell>& k, int64_t head_dim,
-                                              float* scores) {
+[[gnu::always_inline]] inline void score_cell(const float* const* q, const CellView<Cell>& k,
+                                              int64_t head_dim, float* scores) {
   using F = typename S::F;
   constexpr int kParts = Wide<S>::kParts;
   F sum[M][kParts];
@@ -58,7 +59,7 @@ template <class S, class Cell, int M>
         for (F& each : row) each = S::zero();
       score_columns<S, Cell, M>(q, k, group * kKvGroup, (group + 1) * kKvGroup, part);
       for (int p = 0; p < kParts; ++p) {
-        const F scale = S::load_f16(k.scales + kCellPositions * group + p * S::kLanes);
+        const F scale = S::load_f16(k.scales[0] + kCellPositions * group + p * S::kLanes);
         for (int m = 0; m < M; ++m) sum[m][p] = S::fma(part[m][p], scale, sum[m][p]);
       }
     }
@@ -67,7 +68,7 @@ template <class S, class Cell, int M>
     for (int p = 0; p < kParts; ++p) S::store(scores + m * kScoreStride + p * S::kLanes, sum[m][p]);
 }
 
-// Positions of a cell, counted from its first.
+// Positions of one or more cells, counted from their first.
 struct Slots {
   int64_t begin, end;
 };
@@ -82,9 +83,10 @@ template <class S, class Cell, int M, int Columns, int64_t WeightStride>
   for (int m = 0; m < M; ++m)
     for (int p = 0; p < kParts; ++p) sum[m][p] = S::load(out + m * head_dim + p * S::kLanes);
   // The fewer of weights and values stay in registers while the others pass.
+#pragma GCC unroll 4
   for (int64_t slot = slots.begin; slot < slots.end; ++slot) {
     const auto* values = v.data + slot * head_dim;
-    __builtin_prefetch(v.ahead + slot * head_dim);
+    if constexpr (Cell::kStored) __builtin_prefetch(v.ahead + slot * head_dim);
     if constexpr (M < kParts) {
       F weight[M];
       for (int m = 0; m < M; ++m) weight[m] = S::set1(weights[m * WeightStride + slot]);
@@ -120,30 +122,33 @@ template <class S, class Cell, int M, int64_t WeightStride>
 
 // out [M][head_dim] += sum over slots of weights [M][kScoreStride] times v.
 template <class S, class Cell, int M>
-[[gnu::noinline]] void mix_cell(const CellView<Cell>& v, const float* weights, Slots slots, int64_t head_dim,
-                                float* out) {
+[[gnu::noinline]] void mix_cells(const CellView<Cell>& v, const float* weights, Slots slots, int64_t head_dim,
+                                 float* out) {
   if constexpr (!Cell::kScaled) {
     mix_range<S, Cell, M, kScoreStride>(v, weights, slots, head_dim, 0, head_dim, out);
   } else {
-    const uint16_t* scales = v.scales;
-    for (int64_t d = 0; d < head_dim; d += kKvGroup, scales += kCellPositions) {
-      float scaled[M * kCellPositions];
-      for (int m = 0; m < M; ++m)
-        for (int i = 0; i < kCellPositions; i += S::kLanes)
-          S::store(scaled + m * kCellPositions + i,
-                   S::mul(S::load(weights + m * kScoreStride + i), S::load_f16(scales + i)));
-      mix_range<S, Cell, M, kCellPositions>(v, scaled, slots, head_dim, d, d + kKvGroup, out);
+    constexpr int64_t kStride = kMostCells * kCellPositions;
+    for (int64_t d = 0; d < head_dim; d += kKvGroup) {
+      float scaled[M * kStride];
+      for (int64_t i = slots.begin / 16 * 16; i < slots.end; i += S::kLanes) {
+        const uint16_t* scales = v.scales[i / 16] + d / kKvGroup * kCellPositions + i % 16;
+        for (int m = 0; m < M; ++m)
+          S::store(scaled + m * kStride + i,
+                   S::mul(S::load(weights + m * kScoreStride + i), S::load_f16(scales)));
+      }
+      mix_range<S, Cell, M, kStride>(v, scaled, slots, head_dim, d, d + kKvGroup, out);
     }
   }
 }
 
-// scores = e^(scores - max), added to the lanes of `sum` in order.
+// scores = e^(scores - max), added to the lanes of `sum` in order. Where a score is above `max` another is
+// NaN, and so is the sum.
 template <class S, int Count>
 [[gnu::always_inline]] inline void weigh(float* scores, typename S::F max, Wide<S>& sum) {
   constexpr int kRegisters = Count / S::kLanes;
   typename S::F weight[kRegisters];
   for (int i = 0; i < kRegisters; ++i) weight[i] = S::sub(S::load(scores + i * S::kLanes), max);
-  exp<S, kRegisters>(weight);
+  exp_of_low<S, kRegisters>(weight);
   for (int i = 0; i < kRegisters; ++i) {
     S::store(scores + i * S::kLanes, weight[i]);
     typename S::F& lane = sum.v[i % Wide<S>::kParts];
@@ -151,26 +156,34 @@ template <class S, int Count>
   }
 }
 
-// Softmax weights in place of the scores of [begin, end) of a partition; the rest of the cells that these
-// touch weighs nothing.
-template <class S>
-void softmax_partition(float* scores, int64_t begin, int64_t end, float* max, float* total) {
-  using F = typename S::F;
-  const int64_t first = begin / 16 * 16;
-  const int64_t last = (end + 15) / 16 * 16;
-  for (int64_t i = first; i < begin; ++i) scores[i] = -__builtin_inff();
-  for (int64_t i = end; i < last; ++i) scores[i] = -__builtin_inff();
-  Wide<S> largest = Wide<S>::set1(-__builtin_inff());
-  for (int64_t i = first; i < last; i += 16)
-    for (int p = 0; p < Wide<S>::kParts; ++p)
-      largest.v[p] = S::max(largest.v[p], S::load(scores + i + p * S::kLanes));
-  *max = max_lanes(largest);
-  Wide<S> sum = Wide<S>::set1(0.0F);
-  const F most = S::set1(*max);
-  int64_t i = first;
-  for (; i + 32 <= last; i += 32) weigh<S, 32>(scores + i, most, sum);
-  if (i < last) weigh<S, 16>(scores + i, most, sum);
-  *total = sum_lanes(sum);
+// Softmax weights in place of the scores of [begin, end) of a partition, for each of `count` queries; the
+// rest of the cells that these touch weighs nothing. The lanes of all queries are joined side by side: one
+// after the other, each would wait for its own.
+template <class S, int M>
+void softmax_rows(float* scores, const Slots* sees, int64_t count, float* max, float* total) {
+  Wide<S> lanes[M];
+  for (int64_t m = 0; m < count; ++m) {
+    float* row = scores + m * kScoreStride;
+    const auto [begin, end] = sees[m];
+    const int64_t first = begin / 16 * 16, last = (end + 15) / 16 * 16;
+    std::fill(row + first, row + begin, -__builtin_inff());
+    std::fill(row + end, row + last, -__builtin_inff());
+    lanes[m] = Wide<S>::set1(-__builtin_inff());
+    for (int64_t i = first; i < last; i += 16)
+      for (int p = 0; p < Wide<S>::kParts; ++p)
+        lanes[m].v[p] = S::max(lanes[m].v[p], S::load(row + i + p * S::kLanes));
+  }
+  for (int64_t m = 0; m < count; ++m) max[m] = max_lanes(lanes[m]);
+  for (int64_t m = 0; m < count; ++m) {
+    float* row = scores + m * kScoreStride;
+    const int64_t last = (sees[m].end + 15) / 16 * 16;
+    lanes[m] = Wide<S>::set1(0.0F);
+    const typename S::F most = S::set1(max[m]);
+    int64_t i = sees[m].begin / 16 * 16;
+    for (; i + 64 <= last; i += 64) weigh<S, 64>(row + i, most, lanes[m]);
+    for (; i < last; i += 16) weigh<S, 16>(row + i, most, lanes[m]);
+  }
+  for (int64_t m = 0; m < count; ++m) total[m] = sum_lanes(lanes[m]);
 }
 
 // Queries [first, first + count) of a.rows * a.heads, M at a time.
@@ -180,102 +193,104 @@ class Attention {
   static_assert(M <= kMostQueries);
 
  public:
+  static constexpr int64_t kMost = Widened ? kQueriesTogether : M;
+
   Attention(const AttentionArgs& a, int64_t first, int64_t count)
       : a_(a),
         first_(first),
         count_(count),
         tiles_((count + M - 1) / M),
         scores_(a.scratch),
-        q_(scores_ + tiles_ * M * kScoreStride),
-        out_(q_ + tiles_ * M * a.head_dim),
-        wide_(out_ + tiles_ * M * a.head_dim) {}
+        out_(scores_ + tiles_ * M * kScoreStride),
+        wide_(out_ + tiles_ * M * a.head_dim) {
+    // The last tile is filled up with its last query, whose results go nowhere.
+    for (int64_t i = 0; i < tiles_ * M; ++i) {
+      const int64_t query = first + std::min(i, count - 1), row = query / a.heads;
+      q_[i] = a.q + row * a.q_stride + query % a.heads * a.head_dim;
+      sees_[i] = {a.begin(row) - a.base, a.end(row) - a.base};
+    }
+  }
 
   void run() {
-    gather_queries();
-    each_cell(a_.k_cells, a_.v_cells, [&](int64_t cell, const CellView<Cell>& k) {
-      for (int64_t tile = 0; tile < tiles_; ++tile)
-        if (touched(tile, cell))
-          score_cell<S, Cell, M>(q_ + tile * M * a_.head_dim, k, a_.head_dim,
-                                 scores_ + tile * M * kScoreStride + 16 * cell);
+    each_cell(a_.k_cells, a_.v_cells, 1, [&](int64_t tile, Slots slots, const CellView<Cell>& k) {
+      score_cell<S, Cell, M>(q_ + tile * M, k, a_.head_dim, scores_ + tile * M * kScoreStride + slots.begin);
     });
-    for (int64_t i = 0; i < count_; ++i)
-      softmax_partition<S>(scores_ + i * kScoreStride, begin(i), end(i), a_.max + first_ + i,
-                           a_.total + first_ + i);
+    for (int64_t i = 0; i < count_; i += M)
+      softmax_rows<S, M>(scores_ + i * kScoreStride, sees_ + i, std::min<int64_t>(M, count_ - i),
+                         a_.max + first_ + i, a_.total + first_ + i);
     std::fill_n(out_, tiles_ * M * a_.head_dim, 0.0F);
-    each_cell(a_.v_cells, nullptr, [&](int64_t cell, const CellView<Cell>& v) {
-      for (int64_t tile = 0; tile < tiles_; ++tile)
-        if (touched(tile, cell)) mix(tile, cell, v);
-    });
+    // Values of several cells, as far as a core's nearest cache has room for them: results are taken up less
+    // often.
+    const int64_t cells = Widened ? widened_cells(a_.head_dim) : 1;
+    each_cell(a_.v_cells, nullptr, cells,
+              [&](int64_t tile, Slots slots, const CellView<Cell>& v) { mix(tile, slots, v); });
     std::copy_n(out_, count_ * a_.head_dim, a_.out + first_ * a_.head_dim);
   }
 
  private:
-  int64_t row(int64_t query) const { return (first_ + query) / a_.heads; }
-  int64_t last_of(int64_t tile) const { return std::min(count_, (tile + 1) * M) - 1; }
-  // What a query attends to, counted from the start of the partition; neither falls from query to query.
-  int64_t begin(int64_t query) const { return a_.begin(row(query)) - a_.base; }
-  int64_t end(int64_t query) const { return a_.end(row(query)) - a_.base; }
-
-  // Some query of the tile attends to some position of the cell.
-  bool touched(int64_t tile, int64_t cell) const {
-    return 16 * cell < end(last_of(tile)) && begin(tile * M) < 16 * (cell + 1);
-  }
-
-  // q_[tile][head_dim][M]; the last tile is filled up with zeros.
-  void gather_queries() {
-    for (int64_t i = 0; i < tiles_ * M; ++i) {
-      const int64_t query = first_ + i;
-      const float* q = a_.q + query / a_.heads * a_.q_stride + query % a_.heads * a_.head_dim;
-      float* to = q_ + i / M * M * a_.head_dim + i % M;
-      for (int64_t d = 0; d < a_.head_dim; ++d) to[d * M] = i < count_ ? q[d] : 0.0F;
-    }
-  }
-
-  // fn for each of the cells that some query attends to; those of `next` come after them.
+  // fn for the cells that some query attends to, `together` of them at a time, and for each tile with such a
+  // query; the cells of `next` come after them.
   template <class Fn>
-  void each_cell(const uint8_t* const (&cells)[kPartitionCells], const uint8_t* const* next, Fn fn) {
+  void each_cell(const uint8_t* const (&cells)[kPartitionCells], const uint8_t* const* next, int64_t together,
+                 Fn fn) {
     constexpr int64_t kAhead = 2;
-    const int64_t first = begin(0) / 16, last = (end(count_ - 1) - 1) / 16;
-    for (int64_t cell = first; cell <= last; ++cell) {
-      const uint8_t* bytes = cells[cell];
-      const uint16_t* scales = Stored::kScaled ? cell_scales(bytes, a_.head_dim) : nullptr;
-      if constexpr (Widened && !std::is_same_v<Cell, Stored>) {
-        const float* wide = widen<S, Stored>(bytes, kCellPositions * a_.head_dim, wide_);
-        fn(cell, CellView<Cell>{wide, wide, scales});
+    const int64_t first = sees_[0].begin / 16, last = (sees_[count_ - 1].end - 1) / 16;
+    for (int64_t cell = first; cell <= last; cell += together) {
+      const int64_t count = std::min(together, last + 1 - cell);
+      CellView<Cell> view = {};
+      if constexpr (Stored::kScaled)
+        for (int64_t i = 0; i < count; ++i) view.scales[i] = cell_scales(cells[cell + i], a_.head_dim);
+      using Element = typename Cell::Element;
+      if constexpr (Widened) {
+        const int64_t elements = kCellPositions * a_.head_dim;
+        for (int64_t i = 0; i < count; ++i) widen<S, Stored>(cells[cell + i], elements, wide_ + i * elements);
+        view.data = view.ahead = wide_;
       } else {
         const int64_t ahead = cell + kAhead, after = first + ahead - last - 1;
         const uint8_t* later = ahead <= last                      ? cells[ahead]
                                : next != nullptr && after <= last ? next[after]
-                                                                  : bytes;
-        using Element = typename Cell::Element;
-        fn(cell, CellView<Cell>{reinterpret_cast<const Element*>(bytes),
-                                reinterpret_cast<const Element*>(later), scales});
+                                                                  : cells[cell];
+        view.data = reinterpret_cast<const Element*>(cells[cell]);
+        view.ahead = reinterpret_cast<const Element*>(later);
       }
+      const Slots slots = {16 * cell, 16 * (cell + count)};
+      for (int64_t tile = 0; tile < tiles_; ++tile)
+        if (slots.begin < sees_[tile * M + M - 1].end && sees_[tile * M].begin < slots.end)
+          fn(tile, slots, view);
     }
   }
 
-  // Where the queries of a tile see different parts of a cell, each takes its own: what lies beyond is
+  // What all queries of a tile see of some cells they take together, and each takes the rest alone: that is
   // another's, or nobody's and may be NaN.
-  void mix(int64_t tile, int64_t cell, const CellView<Cell>& v) {
-    const int64_t query = tile * M, last = last_of(tile);
-    const auto slots = [&](int64_t i) {
-      return Slots{std::max<int64_t>(begin(i) - 16 * cell, 0), std::min<int64_t>(end(i) - 16 * cell, 16)};
+  void mix(int64_t tile, Slots cells, const CellView<Cell>& v) {
+    const Slots* sees = sees_ + tile * M;
+    const float* weights = scores_ + tile * M * kScoreStride + cells.begin;
+    float* out = out_ + tile * M * a_.head_dim;
+    const int64_t size = cells.end - cells.begin;
+    Slots common = {std::max<int64_t>(sees[M - 1].begin - cells.begin, 0),
+                    std::min(sees[0].end - cells.begin, size)};
+    if (common.begin >= common.end) common = {size, size};
+    const auto alone = [&](int64_t from, int64_t to) {
+      for (int64_t m = 0; from < to && m < M; ++m) {
+        const Slots slots = {std::max(sees[m].begin - cells.begin, from),
+                             std::min(sees[m].end - cells.begin, to)};
+        if (slots.begin < slots.end)
+          mix_cells<S, Cell, 1>(v, weights + m * kScoreStride, slots, a_.head_dim, out + m * a_.head_dim);
+      }
     };
-    const Slots first_sees = slots(query), last_sees = slots(last);
-    const float* weights = scores_ + query * kScoreStride + 16 * cell;
-    float* out = out_ + query * a_.head_dim;
-    if (first_sees.begin == last_sees.begin && first_sees.end == last_sees.end)
-      return mix_cell<S, Cell, M>(v, weights, first_sees, a_.head_dim, out);
-    for (int64_t i = query; i <= last; ++i, weights += kScoreStride, out += a_.head_dim)
-      mix_cell<S, Cell, 1>(v, weights, slots(i), a_.head_dim, out);
+    alone(0, common.begin);
+    if (common.begin < common.end) mix_cells<S, Cell, M>(v, weights, common, a_.head_dim, out);
+    alone(common.end, size);
   }
 
+  static_assert(kMost % M == 0);
   const AttentionArgs& a_;
   int64_t first_, count_, tiles_;
-  float* scores_;  // [tiles][M][kScoreStride]
-  float* q_;       // [tiles][head_dim][M]
-  float* out_;     // [tiles][M][head_dim]
-  float* wide_;    // [16 * head_dim]
+  const float* q_[kMost];
+  Slots sees_[kMost];  // of the partition; neither border falls from query to query
+  float* scores_;      // [tiles][M][kScoreStride]
+  float* out_;         // [tiles][M][head_dim]
+  float* wide_;        // [widened_cells][16 * head_dim]
 };
 
 // Heads of one row that one pass over K or V serves: with two registers of lanes each, 8 sums hide the
@@ -305,7 +320,12 @@ template <class Fn>
 
 template <class S, class Stored>
 void attend(const AttentionArgs& a) {
-  if (a.rows > 1) return Attention<S, Stored, S::kQueries, true>(a, 0, a.rows * a.heads).run();
+  if (a.rows > 1) {
+    const int64_t queries = a.rows * a.heads;
+    for (int64_t first = 0; first < queries; first += kQueriesTogether)
+      Attention<S, Stored, S::kQueries, true>(a, first, std::min(kQueriesTogether, queries - first)).run();
+    return;
+  }
   in_head_groups(a.heads, [&](int64_t head, auto count) {
     Attention<S, Stored, count(), false>(a, head, count()).run();
   });

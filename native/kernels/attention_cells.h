@@ -8,16 +8,10 @@
 
 namespace ferrite {
 
-// `count` elements of a cell as float32, integers as integers; `memory` holds them where they were not.
-template <class S, class Cell>
-const float* widen(const uint8_t* cell, int64_t count, float* memory) {
-  const auto* elements = reinterpret_cast<const typename Cell::Element*>(cell);
-  for (int64_t i = 0; i < count; i += S::kLanes) S::store(memory + i, Cell::template load<S>(elements + i));
-  return memory;
-}
-
+// kStored: its cells come from the cache, and are worth fetching ahead.
 struct HalfCell {
   using Element = uint16_t;
+  static constexpr bool kStored = true;
   static constexpr bool kScaled = false;
   template <class S>
   static typename S::F load(const uint16_t* p) {
@@ -27,6 +21,7 @@ struct HalfCell {
 
 struct Q8Cell {
   using Element = int8_t;
+  static constexpr bool kStored = true;
   static constexpr bool kScaled = true;
   template <class S>
   static typename S::F load(const int8_t* p) {
@@ -34,27 +29,50 @@ struct Q8Cell {
   }
 };
 
-// A float32 cell, or one that was widened; the scales of one that had some are still to be applied.
+struct FloatCell {
+  using Element = float;
+  static constexpr bool kStored = true;
+  static constexpr bool kScaled = false;
+  template <class S>
+  static typename S::F load(const float* p) {
+    return S::load(p);
+  }
+};
+
+// A cell of any kind as float32; the scales of one that has some are still to be applied.
 template <bool Scaled>
 struct WideCell {
   using Element = float;
+  static constexpr bool kStored = false;
   static constexpr bool kScaled = Scaled;
   template <class S>
   static typename S::F load(const float* p) {
     return S::load(p);
   }
 };
-using FloatCell = WideCell<false>;
 
-// A cell to be read, and the one to be fetched from memory meanwhile; itself for none.
+// `count` elements of a cell as float32, integers as integers.
+template <class S, class Cell>
+void widen(const uint8_t* cell, int64_t count, float* wide) {
+  const auto* elements = reinterpret_cast<const typename Cell::Element*>(cell);
+  for (int64_t i = 0; i < count; i += S::kLanes) S::store(wide + i, Cell::template load<S>(elements + i));
+}
+
+// Cells that are read together, one behind the other, and the one to be fetched from memory meanwhile; the
+// first of them for none.
 template <class Cell>
 struct CellView {
   using Element = typename Cell::Element;
   const Element* data;
   const Element* ahead;
-  const uint16_t* scales;  // null where there are none
+  const uint16_t* scales[kMostCells];  // where there are some
 
-  CellView from(int64_t element) const { return {data + element, ahead + element, scales}; }
+  CellView from(int64_t element) const {
+    CellView rest = *this;
+    rest.data += element;
+    rest.ahead += element;
+    return rest;
+  }
 };
 
 // The scales of an int8 cell, [head_dim / kKvGroup][16].

@@ -20,19 +20,17 @@ inline constexpr float kTerm[8] = {1.0F,      1.0F,       1.0F / 2,   1.0F / 6,
                                    1.0F / 24, 1.0F / 120, 1.0F / 720, 1.0F / 5040};
 }  // namespace exp_constants
 
-// x[i] = e^x[i]. Each is one long chain, so they go side by side; GCC would put one after the other.
+// x[i] = e^x[i] for x[i] up to kHighest or NaN. Each is one long chain, so they go side by side; GCC would
+// put one after the other.
 template <class S, int N>
-[[gnu::always_inline]] inline void exp(typename S::F (&x)[N]) {
+[[gnu::always_inline]] inline void exp_of_low(typename S::F (&x)[N]) {
   using namespace exp_constants;
   using F = typename S::F;
   F shifted[N], r[N], sum[N];
   for (int i = 0; i < N; ++i) {
-    // max(a, b) gives b when either is NaN, so the second operand is x; min(x, high) the same way round.
-    const F above = S::max(S::set1(kLowest), x[i]);
-    const F clamped = S::select_less(S::set1(kHighest), above, S::set1(kHighest), above);
-    shifted[i] = S::add(S::mul(clamped, S::set1(kLog2E)), S::set1(kShift));
+    shifted[i] = S::add(S::mul(x[i], S::set1(kLog2E)), S::set1(kShift));
     const F n = S::sub(shifted[i], S::set1(kShift));
-    r[i] = S::sub(S::sub(clamped, S::mul(n, S::set1(kLn2High))), S::mul(n, S::set1(kLn2Low)));
+    r[i] = S::sub(S::sub(x[i], S::mul(n, S::set1(kLn2High))), S::mul(n, S::set1(kLn2Low)));
     sum[i] = S::set1(kTerm[7]);
   }
   for (int term = 6; term >= 0; --term)
@@ -42,8 +40,16 @@ template <class S, int N>
     }
   for (int i = 0; i < N; ++i) {
     const F result = S::mul(sum[i], S::exp2_of_shifted(shifted[i]));
-    x[i] = S::select_less(x[i], S::set1(kLowest), S::zero(), result);
+    x[i] = S::zero_if_less(x[i], S::set1(kLowest), result);  // below it the result is of no use
   }
+}
+
+// The same for any x[i].
+template <class S, int N>
+[[gnu::always_inline]] inline void exp(typename S::F (&x)[N]) {
+  const typename S::F highest = S::set1(exp_constants::kHighest);
+  for (auto& each : x) each = S::select_less(highest, each, highest, each);
+  exp_of_low<S, N>(x);
 }
 
 // The same function for one float; internal linkage, since each instruction set compiles its own.

@@ -138,9 +138,22 @@ inline constexpr int64_t kMostQueries = 12;
 // cache.
 inline constexpr int64_t kScoreStride = kPartition + kCellPositions;
 
-// Floats of scratch for rows * heads queries: scores, queries and results, and one cell widened.
+// Queries of several rows for which attention widens a cell once: enough to be worth it, few enough that
+// their scores and results stay in a core's cache.
+inline constexpr int64_t kQueriesTogether = 48;
+
+// Cells of V that are widened at a time, to at most 16 KiB.
+inline constexpr int64_t kMostCells = 4;
+constexpr int64_t widened_cells(int64_t head_dim) {
+  const int64_t cells = 4096 / (kCellPositions * head_dim);
+  return cells < 1 ? 1 : cells < kMostCells ? cells : kMostCells;
+}
+
+// Floats of scratch for rows * heads queries: scores and results, and cells widened.
 constexpr int64_t attention_scratch(int64_t queries, int64_t head_dim) {
-  return (queries + kMostQueries) * (kScoreStride + 2 * head_dim) + kCellPositions * head_dim;
+  const int64_t together = queries < kQueriesTogether ? queries : kQueriesTogether;
+  return (together + kMostQueries) * (kScoreStride + head_dim) +
+         widened_cells(head_dim) * kCellPositions * head_dim;
 }
 
 struct KernelTable {

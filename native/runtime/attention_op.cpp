@@ -30,9 +30,12 @@ RowRun AttentionOp::attending(const StepContext& ctx, const RowRun& run, int64_t
 
 void AttentionOp::prepare(const StepContext& ctx) {
   reset();
-  // Enough queries to be worth widening a cell for, few enough that a prompt's rows keep all threads busy.
-  constexpr int64_t kQueries = 24;
-  const int64_t most_rows = (kQueries + config_.group() - 1) / config_.group();
+  // As many queries as the kernel takes together, or half of them where a prompt's rows would not keep all
+  // threads busy.
+  const auto rows_of = [&](int64_t queries) { return std::max<int64_t>(1, queries / config_.group()); };
+  int64_t most_rows = rows_of(kQueriesTogether);
+  if (ctx.input.rows() / most_rows * config_.kv_heads < 8 * ctx.threads)
+    most_rows = rows_of(kQueriesTogether / 2);
   runs_.clear();
   longest_ = 0;
   for (int64_t row = 0; row < ctx.input.rows(); ++row) {

@@ -197,7 +197,7 @@ void rows_case(Random& random, KvType type, const Queries& shape, int64_t head_d
 void rows_together_are_the_same_as_alone() {
   Random random(8);
   for (int64_t heads = 1; heads <= 8; ++heads)
-    for (const int64_t head_dim : {16, 32, 48, 64, 128}) {
+    for (const int64_t head_dim : {16, 32, 48, 64, 128, 256}) {
       const int64_t position = random.between(0, 3 * kPartition);
       const Queries shape = {position,
                              random.between(2, 24),
