@@ -3,9 +3,14 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <random>
 #include <stdexcept>
 
 #include "gguf/strings.h"
+#include "gguf/text_ids.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -14,6 +19,8 @@ namespace ferrite {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Numbers = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using gguf::TextIds;
 
 gguf::StringWalk walk(const Bytes& file, int64_t offset) {
   return {{file.data(), file.size()}, offset};
@@ -31,25 +38,110 @@ std::pair<int64_t, int64_t> walk_strings(const Bytes& file, int64_t count, int64
   return {index, at.offset()};
 }
 
-nb::list read_strings(const Bytes& file, int64_t count, int64_t offset) {
+template <typename Take>
+void each_string(const Bytes& file, int64_t count, int64_t offset, Take take) {
   gguf::StringWalk at = walk(file, offset);
-  nb::list texts;
   for (int64_t index = 0; index < count; ++index) {
     const std::optional<std::string_view> text = at.text();
-    if (!text) throw std::invalid_argument("read_strings: a string is not inside the file");
-    PyObject* decoded = PyUnicode_DecodeUTF8(text->data(), static_cast<Py_ssize_t>(text->size()), nullptr);
-    if (decoded == nullptr) throw nb::python_error();
-    texts.append(nb::steal(decoded));
+    if (!text) throw std::invalid_argument("pack_strings: a string is not inside the file");
+    take(*text);
     at.step(text->size());
   }
+}
+
+nb::bytes new_bytes(std::size_t size) {
+  PyObject* made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal<nb::bytes>(made);
+}
+
+// The bytes of all strings, and as uint32 where each begins in them; the last number is their end.
+std::pair<nb::bytes, nb::bytes> pack_strings(const Bytes& file, int64_t count, int64_t offset) {
+  std::size_t size = 0;
+  each_string(file, count, offset, [&](std::string_view text) { size += text.size(); });
+  if (size > UINT32_MAX) throw std::overflow_error("pack_strings: the strings hold more than 4 GiB");
+  nb::bytes data = new_bytes(size);
+  nb::bytes offsets = new_bytes((static_cast<std::size_t>(count) + 1) * sizeof(uint32_t));
+  char* to = PyBytes_AsString(data.ptr());
+  char* number = PyBytes_AsString(offsets.ptr());
+  uint32_t end = 0;
+  std::memcpy(number, &end, sizeof end);
+  each_string(file, count, offset, [&](std::string_view text) {
+    std::copy(text.begin(), text.end(), to + end);
+    end += static_cast<uint32_t>(text.size());
+    number += sizeof end;
+    std::memcpy(number, &end, sizeof end);
+  });
+  return {data, offsets};
+}
+
+// Text `i` is what `data` holds from `offsets[i]` to `offsets[i + 1]`.
+nb::list unpack_texts(const nb::bytes& data, const Numbers& offsets) {
+  nb::list texts;
+  for (std::size_t index = 0; index + 1 < offsets.size(); ++index) {
+    const uint32_t begin = offsets.data()[index], end = offsets.data()[index + 1];
+    if (begin > end || end > data.size()) throw std::invalid_argument("unpack_texts: a text is not inside the data");
+    PyObject* text = PyUnicode_DecodeUTF8(data.c_str() + begin, static_cast<Py_ssize_t>(end - begin), nullptr);
+    if (text == nullptr) throw nb::python_error();
+    texts.append(nb::steal(text));
+  }
   return texts;
+}
+
+TextIds::Key random_key() {
+  std::random_device source;
+  TextIds::Key key;
+  for (uint64_t& word : key) word = uint64_t{source()} << 32 | source();
+  return key;
+}
+
+std::optional<uint32_t> find(const TextIds& ids, const nb::str& text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) {
+    // A lone surrogate, which no text of a file has.
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return ids.find({data, static_cast<std::size_t>(size)});
+}
+
+nb::object get(const TextIds& ids, const nb::str& text) {
+  const std::optional<uint32_t> id = find(ids, text);
+  return id ? nb::cast(*id) : nb::none();
+}
+
+uint32_t at(const TextIds& ids, const nb::str& text) {
+  const std::optional<uint32_t> id = find(ids, text);
+  if (!id) {
+    PyErr_SetObject(PyExc_KeyError, text.ptr());
+    throw nb::python_error();
+  }
+  return *id;
 }
 
 }  // namespace
 
 void bind_gguf(nb::module_& m) {
   m.def("walk_strings", walk_strings, "file"_a, "count"_a, "offset"_a, "most"_a);
-  m.def("read_strings", read_strings, "file"_a, "count"_a, "offset"_a);
+  m.def("pack_strings", pack_strings, "file"_a, "count"_a, "offset"_a);
+  m.def("unpack_texts", unpack_texts, "data"_a, "offsets"_a);
+
+  nb::class_<TextIds>(m, "TextIds")
+      .def(
+          "__init__",
+          [](TextIds* self, const nb::bytes& data, const Numbers& offsets) {
+            new (self) TextIds({data.c_str(), data.size()}, {offsets.data(), offsets.size()}, random_key());
+          },
+          "data"_a, "offsets"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+      .def(
+          "without",
+          [](const TextIds& ids, const Numbers& fewer) { return ids.without({fewer.data(), fewer.size()}); },
+          "ids"_a, nb::keep_alive<0, 1>())
+      .def("get", get, "text"_a)
+      .def("__getitem__", at, "text"_a)
+      .def("__contains__", [](const TextIds& ids, const nb::str& text) { return find(ids, text).has_value(); })
+      .def("__len__", &TextIds::size);
 }
 
 }  // namespace ferrite

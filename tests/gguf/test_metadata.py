@@ -31,6 +31,7 @@ def file(path: Path) -> Iterator[GGUFFile]:
                     build.pair("boolean", build.BOOL, True),
                     build.array_pair("strings", build.STRING, ["a", "", "日本"]),
                     build.array_pair("bad strings", build.STRING, ["a", b"\xe6\x97", b"\xff"]),
+                    build.array_pair("cut strings", build.STRING, ["", b"a\xe6\x97", "", b"\xa5"]),
                     build.array_pair("integers", build.U8, [0, 255]),
                     build.array_pair("numbers", build.F64, [0.1, -2.5]),
                     build.array_pair("booleans", build.BOOL, [True, False]),
@@ -80,7 +81,7 @@ def test_entry_describes_without_decoding(metadata: Metadata) -> None:
     assert metadata.entry("integer").kind == "int16"
     assert "integer" in metadata
     assert "absent" not in metadata
-    assert len(metadata) == len(list(metadata)) == 13
+    assert len(metadata) == len(list(metadata)) == 14
 
 
 @pytest.mark.parametrize("getter", GETTERS)
@@ -110,6 +111,7 @@ def test_a_missing_key_is_named_unless_there_is_a_default(
         ("boolean", "integers", "is array of uint8, expected bool"),
         ("strings", "string", "is string, expected array of string"),
         ("strings", "bad strings", "is not UTF-8 text at index 1"),
+        ("strings", "cut strings", "is not UTF-8 text at index 1"),
         ("strings", "numbers", "is array of float64, expected array of string"),
         ("integers", "booleans", "is array of bool, expected array of integer"),
         ("numbers", "integers", "is array of uint8, expected array of float"),

@@ -3,6 +3,7 @@
 from ferrite.gguf.errors import GGUFError
 from ferrite.gguf.file import GGUFFile, open_gguf
 from ferrite.gguf.metadata import Metadata, MetadataEntry, Value
+from ferrite.gguf.packed import PackedBytes
 from ferrite.gguf.types import FileType, GGMLType, TensorInfo, ValueType
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "GGUFFile",
     "Metadata",
     "MetadataEntry",
+    "PackedBytes",
     "TensorInfo",
     "Value",
     "ValueType",

@@ -13,6 +13,7 @@ import numpy as np
 
 from ferrite import _native
 from ferrite.gguf.errors import GGUFError, gguf_error, quoted
+from ferrite.gguf.packed import PackedBytes
 from ferrite.gguf.types import FIXED_FORMATS, FLOAT_TYPES, INTEGER_TYPES, ValueType
 
 Value: TypeAlias = bool | int | float | str | list["Value"]
@@ -159,16 +160,24 @@ class Metadata:
         entry = self._typed(key, (ValueType.BOOL,), "bool")
         return bool(self._buffer[entry.offset])
 
+    def packed_strings(self, key: str) -> PackedBytes:
+        """Return an array of texts as their UTF-8; an element that is not is an error naming its index."""
+        entry = self._array(key, (ValueType.STRING,), "string")
+        try:
+            data, offsets = _native.pack_strings(self._buffer, entry.count, entry.offset)
+        except OverflowError as error:
+            raise self.error(key, "holds 4 GiB of text or more") from error
+        packed = PackedBytes(data, np.frombuffer(offsets, np.uint32))
+        if not _all_utf8(packed):
+            index = next(index for index, text in enumerate(packed) if not _is_utf8(text))
+            raise self.error(key, f"is not UTF-8 text at index {index}")
+        return packed
+
     def strings(self, key: str, default: Default | Required = REQUIRED) -> list[str] | Default:
         """Return an array of texts; an element that is not UTF-8 is an error naming its index."""
         if key not in self._entries and default is not REQUIRED:
             return default
-        entry = self._array(key, (ValueType.STRING,), "string")
-        try:
-            return _native.read_strings(self._buffer, entry.count, entry.offset)
-        except UnicodeDecodeError as error:
-            index = _raw_strings(self._buffer, entry.count, entry.offset)[0].index(error.object)
-            raise self.error(key, f"is not UTF-8 text at index {index}") from error
+        return self.packed_strings(key).texts()
 
     def integers(self, key: str, default: Default | Required = REQUIRED) -> list[int] | Default:
         """Return an array of integers of any one width."""
@@ -224,6 +233,20 @@ def _raw_strings(buffer: mmap, count: int, offset: int) -> tuple[list[bytes], in
         offset = start + unpack(buffer, offset)[0]
         texts.append(buffer[start:offset])
     return texts, offset
+
+
+def _all_utf8(texts: PackedBytes) -> bool:
+    begins = np.frombuffer(texts.data, np.int8)[texts.offsets[texts.offsets < len(texts.data)]]
+    # No continuation byte: then what is UTF-8 all together is so piece by piece.
+    return bool((begins >= -64).all()) and _is_utf8(texts.data)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _fixed_array(buffer: mmap, value_type: ValueType, count: int, offset: int) -> list[Any]:
