@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ferrite.gguf import PackedBytes
 from ferrite.grammar import ConstraintError, Grammar, GrammarCompiler, GrammarError
 from ferrite.tokenizer import load_tokenizer
 from ferrite.tokenizer.bytelevel import BYTE_ALPHABET
@@ -133,7 +134,10 @@ class ByteVocabulary:
     def value(self, key: str) -> Any:
         return self.VALUES[key]
 
-    string = integer = boolean = strings = integers = numbers = value
+    def packed_strings(self, key: str) -> PackedBytes:
+        return PackedBytes.of(map(str.encode, self.value(key)))
+
+    string = integer = boolean = integers = numbers = value
 
 
 def spellings(value: object, space: str = "") -> Iterator[str]:

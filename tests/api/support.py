@@ -25,6 +25,7 @@ from ferrite.api.structured import CachedGrammars
 from ferrite.chat import ChatTemplateError, Message
 from ferrite.chat.template_options import option_problem
 from ferrite.engine import Engine, EngineConfig
+from ferrite.gguf import PackedBytes
 from ferrite.grammar import GrammarCompiler
 from ferrite.kv import PrefixLimits
 from ferrite.program.step import StepBatch
@@ -44,6 +45,11 @@ class ByteTokenizer:
 
     vocab_size = 256
     end_ids = frozenset({END})
+    control_ids = (END,)
+
+    @property
+    def pieces(self) -> PackedBytes:
+        return PackedBytes.of(map(self.token_bytes, range(self.vocab_size)))
 
     def encode(self, text: str, *, parse_special: bool, add_bos: bool) -> list[int]:
         assert parse_special

@@ -1,11 +1,11 @@
 """Metadata made of Python values, and vocabularies small enough to read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ferrite.gguf import GGUFError
+from ferrite.gguf import GGUFError, PackedBytes
 from ferrite.tokenizer import Tokenizer, load_tokenizer
 from ferrite.tokenizer.bytelevel import BYTE_ALPHABET
 
@@ -33,8 +33,8 @@ class FakeMetadata:
     def boolean(self, key: str) -> bool:
         return self._value(key, bool)
 
-    def strings(self, key: str) -> list[str]:
-        return self._elements(key, str)
+    def packed_strings(self, key: str) -> PackedBytes:
+        return packed(self._elements(key, str))
 
     def integers(self, key: str) -> list[int]:
         return self._elements(key, int)
@@ -53,6 +53,11 @@ class FakeMetadata:
         if not isinstance(value, list) or not all(type(element) is kind for element in value):
             raise GGUFError(f"key {key!r} is missing or has another type")
         return list(value)
+
+
+def packed(texts: Sequence[str]) -> PackedBytes:
+    """Pack texts as a file has them."""
+    return PackedBytes.of(map(str.encode, texts))
 
 
 def stored(name: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.tokenizer.metadata import (
     FakeMetadata,
     bytelevel,
     bytelevel_values,
+    packed,
     sentencepiece,
     sentencepiece_values,
     stored,
@@ -183,7 +184,7 @@ def test_segments_refuse_ids_outside_the_vocabulary(token: int) -> None:
 def rule_encoder(rule: Rule, block_chars: int) -> ByteLevelEncoder:
     values = stored("tiny_bytelevel")
     vocabulary = load_vocabulary(FakeMetadata({key: values[key] for key in ("tokens", "token_type")}))
-    return ByteLevelEncoder(vocabulary, values["merges"], rule, block_chars=block_chars)
+    return ByteLevelEncoder(vocabulary, packed(values["merges"]), rule, block_chars=block_chars)
 
 
 @pytest.mark.parametrize("block_chars", [1, 6])

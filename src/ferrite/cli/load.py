@@ -11,6 +11,8 @@ from math import prod
 from pathlib import Path
 from typing import Literal, cast
 
+import numpy as np
+
 from ferrite import _native
 from ferrite.api import LoadedModel, ModelLoadError, ServerConfig
 from ferrite.api.config import DEFAULT_PREFIX_ENTRIES, DEFAULT_PREFIX_MIB
@@ -171,7 +173,9 @@ def cache_identity(
         config.kernel_provider,
         (config.kv_backend, config.kv_dtype, config.block_tokens),
     )
-    digest = hashlib.sha256("\n".join(tokenizer.vocabulary.texts).encode())
+    texts = tokenizer.vocabulary.texts
+    digest = hashlib.sha256(texts.data)
+    digest.update(texts.offsets.tobytes())
     for part in parts:
         digest.update(repr(part).encode())
     return digest.hexdigest()[:IDENTITY_DIGITS]
@@ -223,8 +227,10 @@ def _longest_token(tokenizer: Tokenizer) -> int | None:
     bytes are left out, so text can vanish.
     """
     vocabulary = tokenizer.vocabulary
-    complete = tokenizer.rule == "sentencepiece" or vocabulary.ids.keys() >= set(BYTE_ALPHABET.values())
-    return max(map(len, vocabulary.texts)) if complete else None
+    complete = tokenizer.rule == "sentencepiece" or all(
+        map(vocabulary.ids.__contains__, BYTE_ALPHABET.values())
+    )
+    return int(np.diff(vocabulary.texts.character_offsets()).max()) if complete else None
 
 
 def _quantisation(file: GGUFFile) -> str:

@@ -1,11 +1,13 @@
 """How deep a JSON text is nested, and which tokens would nest it too deep."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from ferrite.gguf import PackedBytes
+from ferrite.gguf.packed import offsets_of
 from ferrite.grammar.limits import MAX_OUTPUT_LEVELS
 
 QUOTE, ESCAPE = b'"\\'
@@ -58,15 +60,13 @@ class Nesting:
 class NestingLimit:
     """What the tokens of a vocabulary do to the nesting. Immutable."""
 
-    def __init__(self, tokens: Sequence[bytes]) -> None:
+    def __init__(self, tokens: PackedBytes) -> None:
         self._tokens = tokens
-        data = np.frombuffer(b"".join(tokens), np.uint8)
-        ends = np.cumsum(np.fromiter(map(len, tokens), np.int32, len(tokens)), dtype=np.int32)
-        opens = _count(np.isin(data, list(OPENING)), ends)
+        opens = _count(OPENING, tokens)
         self._ids = np.nonzero(opens)[0]
         self._opens = opens[self._ids]
         self._most = int(self._opens.max(initial=0))
-        self._matters = (_count(np.isin(data, list(STRUCTURE)), ends) > 0).tobytes()
+        self._matters = (_count(STRUCTURE, tokens) > 0).tobytes()
 
     def after(self, nesting: Nesting, token: int) -> Nesting:
         """Return where a text stands after the token."""
@@ -87,8 +87,8 @@ class NestingLimit:
         return found
 
 
-def _count(found: npt.NDArray[np.bool_], ends: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Count what was found in each of the pieces that end at ``ends``."""
-    before = np.zeros(len(found) + 1, np.int32)
-    np.cumsum(found, out=before[1:])
-    return np.diff(before[ends], prepend=np.int32(0))
+def _count(wanted: Iterable[int], tokens: PackedBytes) -> npt.NDArray[np.uint32]:
+    """Count the bytes that are wanted in each token."""
+    chosen = np.zeros(256, np.bool_)
+    chosen[list(wanted)] = True
+    return np.diff(offsets_of(chosen[np.frombuffer(tokens.data, np.uint8)])[tokens.offsets])

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 
+import numpy as np
 from llguidance import LLTokenizer, TokenizerWrapper
 
+from ferrite.gguf import PackedBytes
 from ferrite.grammar.nesting import NestingLimit
 from ferrite.tokenizer import Tokenizer
 
-SPECIAL = b"\xff"
+SPECIAL = 0xFF
 """The library's first byte of special tokens; no text has it, so tokens that begin with it count as empty."""
 
 TEXT = r'[^"\\\x00-\x1F\x7F]'
@@ -17,9 +18,9 @@ TEXT = r'[^"\\\x00-\x1F\x7F]'
 SLICES = tuple(f"{TEXT}{{1,{most}}}" for most in (4, 8, 16))
 """Groups of tokens that are allowed or not as one, each a part of the next longer one.
 
-They are for strings with a ``maxLength``; longer texts than the last are so few (15 of Gemma's 262,144, 692 of
-Qwen's 151,936) that free strings need no group of their own. Each group costs three prefix trees, 9 MB each
-for 262,144 tokens.
+They are for strings with a ``maxLength``. Few tokens are longer than the last (15 of Gemma's 262,144, 692 of
+Qwen's 151,936), so free strings need no group of their own. Each group costs three prefix trees, up to 9 MB
+each for 262,144 tokens.
 """
 
 
@@ -28,7 +29,7 @@ class Vocabulary:
     """What all grammars of a model share."""
 
     tree: LLTokenizer
-    tokens: Sequence[bytes]
+    tokens: PackedBytes
     """bytes of each token, those of control tokens too"""
     end_ids: frozenset[int]
     nesting: NestingLimit
@@ -42,9 +43,12 @@ def build_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     """
     if not tokenizer.end_ids:
         raise ValueError("the model has no token that ends a generation, so no grammar can end one")
-    tokens = list(map(tokenizer.token_bytes, range(tokenizer.vocab_size)))
-    wrapper = TokenizerWrapper(_TokenBytes(tokenizer, tokens))
+    tokens = tokenizer.pieces
+    source = _TokenBytes(tokenizer)
+    wrapper = TokenizerWrapper(source)
     tree = LLTokenizer(wrapper, eos_token=sorted(tokenizer.end_ids), slices=list(SLICES))
+    # The tree has a copy of them, and keeps the wrapper.
+    wrapper.tokens = source.tokens = ()
     return Vocabulary(tree, tokens, tokenizer.end_ids, NestingLimit(tokens))
 
 
@@ -53,12 +57,12 @@ class _TokenBytes:
 
     bos_token_id: int | None = None
 
-    def __init__(self, tokenizer: Tokenizer, tokens: Sequence[bytes]) -> None:
-        shown = list(tokens)
-        for token in compress(range(len(tokens)), map(SPECIAL.__le__, tokens)):
-            shown[token] = b""
-        self.tokens: Sequence[bytes] = shown
-        self.special_token_ids = list(filter(tokenizer.is_control, range(len(tokens))))
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokens = tokenizer.pieces
+        begins = np.frombuffer(tokens.data + b"\0", np.uint8)[tokens.offsets[:-1]]
+        special = np.nonzero((begins == SPECIAL) & (tokens.lengths() > 0))[0]
+        self.tokens: Sequence[bytes] = tokens.replaced(dict.fromkeys(special.tolist(), b""))
+        self.special_token_ids = tokenizer.control_ids
         self.eos_token_id = min(tokenizer.end_ids)
 
     def __call__(self, text: str) -> list[int]:

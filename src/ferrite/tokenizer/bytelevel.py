@@ -1,16 +1,19 @@
 """Byte-level BPE: every byte is a printable character, merges join them by rank."""
 
 import re
-from collections.abc import Iterator, Sequence
-from operator import methodcaller
+from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer as MergeTokenizer
 from tokenizers.models import BPE
 
+from ferrite.gguf import PackedBytes
 from ferrite.gguf.errors import quoted
+from ferrite.gguf.packed import offsets_of
 from ferrite.tokenizer.errors import TokenizerError
 from ferrite.tokenizer.pretokenizers import Rule
-from ferrite.tokenizer.vocabulary import CONTROL_KINDS, SEPARATOR, Vocabulary
+from ferrite.tokenizer.vocabulary import CONTROL_KINDS, Vocabulary
 
 MERGES = "tokenizer.ggml.merges"
 
@@ -35,17 +38,25 @@ BLOCK_CHARS = 1 << 16
 WORD_BORDER = re.compile(r"[A-Za-zぁ-ゖァ-ヺ一-鿿가-힣](?=[\s!-@\[-`{-~、。，])")
 """A letter before a character that is none: every rule ends a word here, whatever stands around it"""
 
-_CHARACTER_BYTES = {ord(character): byte for byte, character in BYTE_ALPHABET.items()}
+
+def _character_bytes() -> npt.NDArray[np.int16]:
+    table = np.full(max(map(ord, BYTE_ALPHABET.values())) + 2, -1, np.int16)
+    table[list(map(ord, BYTE_ALPHABET.values()))] = list(BYTE_ALPHABET)
+    return table
+
+
+_CHARACTER_BYTES = _character_bytes()
+"""Character → byte, -1 for those that stand for none, as do all behind the last one"""
 
 
 class ByteLevelEncoder:
     """Words by the file's rule, then merges by rank, on Hugging Face ``tokenizers``."""
 
     def __init__(
-        self, vocabulary: Vocabulary, merges: list[str], rule: Rule, *, block_chars: int = BLOCK_CHARS
+        self, vocabulary: Vocabulary, merges: PackedBytes, rule: Rule, *, block_chars: int = BLOCK_CHARS
     ) -> None:
         self._block_chars = block_chars
-        pieces = dict(vocabulary.ids)
+        pieces = dict(zip(vocabulary.texts.texts(), range(len(vocabulary.texts)), strict=True))
         for text in vocabulary.of_kind(CONTROL_KINDS):
             del pieces[text]
         self._n_tokens = len(vocabulary.texts)
@@ -77,30 +88,27 @@ class ByteLevelEncoder:
         yield text[start:]
 
 
-def byte_level_pieces(texts: Sequence[str]) -> list[bytes]:
-    """Return the bytes that each text of a normal token stands for."""
-    parts = SEPARATOR.join(texts).translate(_CHARACTER_BYTES).split(SEPARATOR)
-    try:
-        found = [part.encode("latin-1") for part in parts]
-    except UnicodeEncodeError:
-        found = []
-    # One by one where a text has characters that stand for no byte.
-    return found if len(found) == len(texts) else list(map(_text_bytes, texts))
+def byte_level_pieces(texts: PackedBytes) -> PackedBytes:
+    """Return the bytes that each text of a normal token stands for.
+
+    A text with a character that stands for no byte is taken as it is.
+    """
+    codes = np.frombuffer(texts.data.decode().encode("utf-32-le"), np.uint32)
+    found = _CHARACTER_BYTES[np.minimum(codes, len(_CHARACTER_BYTES) - 1)]
+    offsets = texts.character_offsets()
+    pieces = PackedBytes(found.astype(np.uint8).tobytes(), offsets)
+    foreign = np.unique(np.searchsorted(offsets, np.nonzero(found < 0)[0], "right") - 1)
+    return pieces.replaced({token: texts[token] for token in foreign.tolist()})
 
 
-def _text_bytes(text: str) -> bytes:
-    try:
-        return text.translate(_CHARACTER_BYTES).encode("latin-1")
-    except UnicodeEncodeError:
-        return text.encode()
-
-
-def _merge_model(pieces: dict[str, int], merges: list[str], vocabulary: Vocabulary, rule: Rule) -> BPE:
-    if not set(map(methodcaller("count", " "), merges)) <= {1}:
-        index = next(index for index, merge in enumerate(merges) if merge.count(" ") != 1)
-        raise TokenizerError(f"{MERGES}[{index}] is {quoted(merges[index])}, expected two pieces")
+def _merge_model(pieces: dict[str, int], merges: PackedBytes, vocabulary: Vocabulary, rule: Rule) -> BPE:
+    ends = offsets_of(np.frombuffer(merges.data, np.uint8) == ord(" "))[merges.offsets]
+    wrong = np.nonzero(np.diff(ends) != 1)[0]
+    if len(wrong):
+        index = int(wrong[0])
+        raise TokenizerError(f"{MERGES}[{index}] is {quoted(merges[index].decode())}, expected two pieces")
     # Of two equal merges the first counts; BPE would take the last.
-    parts = iter(" ".join(dict.fromkeys(merges)).split(" ") if merges else ())
+    parts = iter(" ".join(dict.fromkeys(merges.texts())).split(" ") if merges else ())
     pairs = list(zip(parts, parts, strict=True))
     try:
         return BPE(pieces, pairs, ignore_merges=rule.whole_words)

@@ -53,7 +53,7 @@ def load_tokenizer(metadata: TokenizerMetadata) -> Tokenizer:
     if rule:
         if SCORES in metadata:
             check_length(SCORES, len(metadata.numbers(SCORES)), len(vocabulary.texts))
-        encoder = ByteLevelEncoder(vocabulary, metadata.strings(MERGES), rule)
+        encoder = ByteLevelEncoder(vocabulary, metadata.packed_strings(MERGES), rule)
     else:
         space_prefix = metadata.boolean(ADD_SPACE_PREFIX) if ADD_SPACE_PREFIX in metadata else True
         scores = metadata.numbers(SCORES)
@@ -112,7 +112,7 @@ def _load_flag(
 
 def _end_ids(vocabulary: Vocabulary, special: dict[str, int]) -> frozenset[int]:
     ends = {special[key] for key in END_IDS if key in special}
-    markers = {text: vocabulary.ids[text] for text in TURN_TERMINATORS.intersection(vocabulary.ids)}
+    markers = {text: vocabulary.ids[text] for text in filter(vocabulary.ids.__contains__, TURN_TERMINATORS)}
     control = {text: token for text, token in markers.items() if vocabulary.kinds[token] == TokenKind.CONTROL}
     if {"<|return|>", "<|call|>"} <= control.keys():
         # In this family (harmony) <|end|> closes a message, and the next one may follow.

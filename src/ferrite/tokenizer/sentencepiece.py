@@ -13,11 +13,14 @@ from heapq import heapify, heappop, heappush
 from math import isfinite
 from operator import add, neg
 
+import numpy as np
+import numpy.typing as npt
+
+from ferrite.gguf import PackedBytes
 from ferrite.tokenizer.errors import TokenizerError
 from ferrite.tokenizer.vocabulary import (
     BYTE_TOKEN,
     CONTROL_KINDS,
-    SEPARATOR,
     TOKENS,
     TokenKind,
     Vocabulary,
@@ -28,6 +31,9 @@ SCORES = "tokenizer.ggml.scores"
 
 SPACE = "\u2581"
 """Stands for a space in token texts"""
+
+SPACE_BYTES = SPACE.encode()
+MAX_UTF8_BYTES = 4
 
 UNMERGEABLE_KINDS = CONTROL_KINDS | {TokenKind.BYTE}
 """Text never merges into a control token, nor into the spelling of a byte token."""
@@ -48,14 +54,13 @@ class SentencePieceEncoder:
         if not all(map(isfinite, scores)):
             token = next(token for token, score in enumerate(scores) if not isfinite(score))
             raise TokenizerError(f"{SCORES}[{token}] is {scores[token]}, expected a finite number")
-        self._pieces = dict(vocabulary.ids)
-        for text in vocabulary.of_kind(UNMERGEABLE_KINDS):
-            del self._pieces[text]
+        unmergeable = vocabulary.ids_of_kind(UNMERGEABLE_KINDS)
+        self._pieces = vocabulary.ids.without(unmergeable)
         # Not a list: as many float objects would take 6 MB of Gemma's memory.
         self._costs = array("d", map(neg, scores))
         self._byte_ids = _byte_ids(vocabulary, unknown_id)
         self._prefix = SPACE if space_prefix else ""
-        self._borders = _word_borders(self._pieces)
+        self._borders = _word_borders(vocabulary.texts.replaced(dict.fromkeys(unmergeable.tolist(), b"")))
         self._remembered_merge = lru_cache(MAX_REMEMBERED_WORDS)(self._merge)
 
     def encode(self, text: str) -> list[int]:
@@ -106,12 +111,22 @@ class SentencePieceEncoder:
         return ids
 
 
-def sentencepiece_pieces(texts: Sequence[str]) -> list[bytes]:
+def sentencepiece_pieces(texts: PackedBytes) -> PackedBytes:
     """Return the bytes that each text of a normal token stands for."""
-    found = SEPARATOR.join(texts).replace(SPACE, " ").encode().split(SEPARATOR.encode())
-    if len(found) == len(texts):
-        return found
-    return [text.replace(SPACE, " ").encode() for text in texts]
+    spaces = _spaces(texts)
+    before = np.searchsorted(spaces, texts.offsets).astype(np.uint32)
+    offsets = texts.offsets - before * np.uint32(len(SPACE_BYTES) - 1)
+    return PackedBytes(texts.data.replace(SPACE_BYTES, b" "), offsets)
+
+
+def _spaces(texts: PackedBytes) -> npt.NDArray[np.int64]:
+    """Return where there is a sign for a space, which cannot reach from one text into the next."""
+    data = np.frombuffer(texts.data, np.uint8)
+    first, second, third = SPACE_BYTES
+    places: npt.NDArray[np.int64] = np.nonzero(
+        (data[:-2] == first) & (data[1:-1] == second) & (data[2:] == third)
+    )[0]
+    return places
 
 
 def _byte_ids(vocabulary: Vocabulary, unknown_id: int | None) -> list[int]:
@@ -126,13 +141,12 @@ def _byte_ids(vocabulary: Vocabulary, unknown_id: int | None) -> list[int]:
     return found
 
 
-def _word_borders(pieces: dict[str, int]) -> re.Pattern[str]:
+def _word_borders(texts: PackedBytes) -> re.Pattern[str]:
     """Compile the places no merge can cross: before a space, unless a token holds that very pair."""
+    spaces = _spaces(texts)
+    inner = spaces[~np.isin(spaces, texts.offsets)]
     joined = {SPACE}
-    for text in pieces:
-        at = text.find(SPACE, 1)
-        while at > 0:
-            joined.add(text[at - 1])
-            at = text.find(SPACE, at + 1)
+    for place in inner.tolist():
+        joined.add(texts.data[max(place - MAX_UTF8_BYTES, 0) : place].decode(errors="ignore")[-1])
     inside = "".join(map(re.escape, sorted(joined)))
     return re.compile(f"(?<=[^{inside}])(?={SPACE})")

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, groupby
+from itertools import groupby
 from typing import Protocol
 
+from ferrite.gguf import PackedBytes
 from ferrite.tokenizer.detokenizer import Detokenizer
 from ferrite.tokenizer.errors import TokenizerError
 from ferrite.tokenizer.markers import MarkerSplitter
@@ -24,7 +25,7 @@ class Tokenizer:
 
     vocabulary: Vocabulary
     encoder: TextEncoder
-    pieces: Sequence[bytes]
+    pieces: PackedBytes
     """the bytes of each token"""
     rule: str
     """the pre-tokenizer rule in use, or ``sentencepiece``"""
@@ -43,13 +44,19 @@ class Tokenizer:
         """Number of tokens; ids are 0 to this less one."""
         return len(self.vocabulary.texts)
 
+    @property
+    def control_ids(self) -> list[int]:
+        """The control and unknown tokens, in order."""
+        found: list[int] = self.vocabulary.ids_of_kind(CONTROL_KINDS).tolist()
+        return found
+
     def is_control(self, token: int) -> bool:
         """Whether the token is a control or unknown token, which is never text."""
         return self.vocabulary.kinds[self._checked(token)] in CONTROL_KINDS
 
     def token_text(self, token: int) -> str:
         """Return the token as the model file spells it."""
-        return self.vocabulary.texts[self._checked(token)]
+        return self.vocabulary.texts[self._checked(token)].decode()
 
     def token_bytes(self, token: int) -> bytes:
         """Return the token's bytes: decoded for normal and byte tokens, the text itself for markers.
@@ -119,22 +126,19 @@ class Tokenizer:
         return token
 
 
-def token_pieces(vocabulary: Vocabulary, pieces_of: Callable[[Sequence[str]], list[bytes]]) -> list[bytes]:
+def token_pieces(vocabulary: Vocabulary, pieces_of: Callable[[PackedBytes], PackedBytes]) -> PackedBytes:
     """Return the bytes of each token, those of the normal ones by ``pieces_of``.
 
     All together, because one by one 151,936 take a quarter of a second.
     """
-    texts, kinds = vocabulary.texts, vocabulary.kinds
-    pieces = [b""] * len(texts)
-    normal = kinds.translate(bytes(kind == TokenKind.NORMAL for kind in range(256)))
-    ids = compress(range(len(texts)), normal)
-    for token, piece in zip(ids, pieces_of(list(compress(texts, normal))), strict=True):
-        pieces[token] = piece
+    others = vocabulary.ids_of_kind(frozenset(TokenKind) - {TokenKind.NORMAL}).tolist()
+    pieces = dict.fromkeys(others, b"")
+    normal = pieces_of(vocabulary.texts.replaced(pieces))
     for text, token in vocabulary.of_kind(MARKER_KINDS).items():
         pieces[token] = text.encode()
     for text, token in vocabulary.of_kind(frozenset({TokenKind.BYTE})).items():
         pieces[token] = bytes.fromhex(BYTE_TOKEN.sub(r"\1", text))
-    return pieces
+    return normal.replaced(pieces)
 
 
 def _checked_text(text: str) -> str:

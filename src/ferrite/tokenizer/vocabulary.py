@@ -1,12 +1,16 @@
 """Tokens and their kinds, read from a model file's metadata and checked against each other."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import compress
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from ferrite._native import TextIds
+from ferrite.gguf import PackedBytes
 from ferrite.gguf.errors import quoted
 from ferrite.tokenizer.errors import TokenizerError
 
@@ -14,9 +18,6 @@ TOKENS = "tokenizer.ggml.tokens"
 KINDS = "tokenizer.ggml.token_type"
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-SEPARATOR = "\uffff"
-"""No character, so in no text of a usual model: with it between them, all texts are changed in one call."""
 
 TURN_TERMINATORS = frozenset(
     {
@@ -77,8 +78,8 @@ class TokenizerMetadata(Protocol):
     def boolean(self, key: str, /) -> bool:
         """Return a truth value."""
 
-    def strings(self, key: str, /) -> list[str]:
-        """Return an array of texts."""
+    def packed_strings(self, key: str, /) -> PackedBytes:
+        """Return an array of texts, which are UTF-8."""
 
     def integers(self, key: str, /) -> list[int]:
         """Return an array of integers."""
@@ -91,17 +92,21 @@ class TokenizerMetadata(Protocol):
 class Vocabulary:
     """Every token of a model. Token ``i`` has ``texts[i]`` and ``kinds[i]``."""
 
-    texts: Sequence[str]
-    """distinct, not empty, spelt as in the file: byte-level characters, U+2581 for a space, ``<0x0A>``"""
+    texts: PackedBytes
+    """UTF-8, distinct, not empty, as in the file: byte-level characters, U+2581 for a space, ``<0x0A>``"""
     kinds: bytes
     """one byte each, values of ``TokenKind``"""
-    ids: dict[str, int]
+    ids: TextIds
     """text → id"""
 
     def of_kind(self, kinds: frozenset[TokenKind]) -> dict[str, int]:
         """Return text → id of the tokens of these kinds, in id order."""
+        return {self.texts[token].decode(): token for token in self.ids_of_kind(kinds).tolist()}
+
+    def ids_of_kind(self, kinds: frozenset[TokenKind]) -> npt.NDArray[np.uint32]:
+        """Return the tokens of these kinds, in order."""
         wanted = self.kinds.translate(bytes(kind in kinds for kind in range(256)))
-        return {self.texts[token]: token for token in compress(range(len(wanted)), wanted)}
+        return np.nonzero(np.frombuffer(wanted, np.bool_))[0].astype(np.uint32)
 
 
 def load_vocabulary(metadata: TokenizerMetadata) -> Vocabulary:
@@ -110,19 +115,20 @@ def load_vocabulary(metadata: TokenizerMetadata) -> Vocabulary:
     A turn terminator marked as user-defined becomes a control token (llama.cpp does the same): otherwise a
     message could end its own turn.
     """
-    texts = metadata.strings(TOKENS)
+    texts = metadata.packed_strings(TOKENS)
     if not texts:
         raise TokenizerError(f"{TOKENS} is empty")
-    if "" in texts:
-        texts = [text or f"[EMPTY_{token}]" for token, text in enumerate(texts)]
-    ids = dict(zip(texts, range(len(texts)), strict=True))
+    empty = np.nonzero(texts.lengths() == 0)[0].tolist()
+    texts = texts.replaced({token: f"[EMPTY_{token}]".encode() for token in empty})
+    ids = TextIds(texts.data, texts.offsets)
     if len(ids) != len(texts):
-        token = next(token for token, text in enumerate(texts) if ids[text] != token)
-        raise TokenizerError(f"{TOKENS}[{token}] and [{ids[texts[token]]}] are both {quoted(texts[token])}")
+        every = texts.texts()
+        token = next(token for token, text in enumerate(every) if ids[text] != token)
+        raise TokenizerError(f"{TOKENS}[{token}] and [{ids[every[token]]}] are both {quoted(every[token])}")
     return Vocabulary(texts, _load_kinds(metadata, texts, ids), ids)
 
 
-def _load_kinds(metadata: TokenizerMetadata, texts: Sequence[str], ids: dict[str, int]) -> bytes:
+def _load_kinds(metadata: TokenizerMetadata, texts: PackedBytes, ids: TextIds) -> bytes:
     if KINDS not in metadata:
         return bytes([TokenKind.NORMAL]) * len(texts)
     kinds = metadata.integers(KINDS)
@@ -132,9 +138,10 @@ def _load_kinds(metadata: TokenizerMetadata, texts: Sequence[str], ids: dict[str
         token = next(token for token, kind in enumerate(kinds) if kind in unknown)
         raise TokenizerError(f"{KINDS}[{token}] is {kinds[token]}, expected 0 to {max(TokenKind)}")
     for token in compress(range(len(kinds)), map(TokenKind.BYTE.__eq__, kinds)):
-        if not BYTE_TOKEN.fullmatch(texts[token]):
-            raise TokenizerError(f"{TOKENS}[{token}] is a byte token but reads {quoted(texts[token])}")
-    for text in TURN_TERMINATORS.intersection(ids):
+        text = texts[token].decode()
+        if not BYTE_TOKEN.fullmatch(text):
+            raise TokenizerError(f"{TOKENS}[{token}] is a byte token but reads {quoted(text)}")
+    for text in filter(ids.__contains__, TURN_TERMINATORS):
         if kinds[ids[text]] == TokenKind.USER_DEFINED:
             kinds[ids[text]] = TokenKind.CONTROL
     return bytes(kinds)
