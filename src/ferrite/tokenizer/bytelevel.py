@@ -97,7 +97,7 @@ def byte_level_pieces(texts: PackedBytes) -> PackedBytes:
     found = _CHARACTER_BYTES[np.minimum(codes, len(_CHARACTER_BYTES) - 1)]
     offsets = texts.character_offsets()
     pieces = PackedBytes(found.astype(np.uint8).tobytes(), offsets)
-    foreign = np.unique(np.searchsorted(offsets, np.nonzero(found < 0)[0], "right") - 1)
+    foreign = np.searchsorted(offsets, np.nonzero(found < 0)[0], "right") - 1
     return pieces.replaced({token: texts[token] for token in foreign.tolist()})
 
 

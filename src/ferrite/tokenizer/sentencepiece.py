@@ -144,7 +144,8 @@ def _byte_ids(vocabulary: Vocabulary, unknown_id: int | None) -> list[int]:
 def _word_borders(texts: PackedBytes) -> re.Pattern[str]:
     """Compile the places no merge can cross: before a space, unless a token holds that very pair."""
     spaces = _spaces(texts)
-    inner = spaces[~np.isin(spaces, texts.offsets)]
+    begins = texts.offsets[np.searchsorted(texts.offsets, spaces, "right") - 1]
+    inner = spaces[spaces != begins]
     joined = {SPACE}
     for place in inner.tolist():
         joined.add(texts.data[max(place - MAX_UTF8_BYTES, 0) : place].decode(errors="ignore")[-1])
