@@ -10,7 +10,9 @@ from ferrite.gguf import open_gguf
 from ferrite.grammar import GrammarCompiler
 from ferrite.grammar.vocabulary import build_vocabulary
 from ferrite.tokenizer import Tokenizer, load_tokenizer
+from ferrite.tokenizer.bytelevel import BYTE_ALPHABET
 from tests.grammar.support import tokenizer
+from tests.tokenizer.metadata import CONTROL, NORMAL, bytelevel, kept_bytes
 
 TEXTS = [
     '{"a": [1, "é🚀 x", {"b\\n": null}],\n  "tool": "<tool_call>  \\t"}',
@@ -41,6 +43,20 @@ def check_bytes(model: Tokenizer) -> None:
 
 def test_each_token_has_the_bytes_of_its_text() -> None:
     check_bytes(tokenizer())
+
+
+def test_the_library_s_copy_of_the_tokens_is_the_only_new_one() -> None:
+    more = [f"token{number:05}" for number in range(20_000)]
+    tokens = [*BYTE_ALPHABET.values(), "<|im_end|>", *more]
+    model = bytelevel(
+        tokens=tokens,
+        token_type=[NORMAL] * 256 + [CONTROL] + [NORMAL] * len(more),
+        merges=[],
+        bos_token_id=None,
+        eos_token_id=256,
+    )
+    # A byte a token says whether it has a bracket or a quote.
+    assert kept_bytes(lambda: build_vocabulary(model)) < 2 * len(tokens)
 
 
 @pytest.mark.model

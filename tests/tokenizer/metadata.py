@@ -1,7 +1,9 @@
 """Metadata made of Python values, and vocabularies small enough to read."""
 
+import gc
 import json
-from collections.abc import Mapping, Sequence
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +60,19 @@ class FakeMetadata:
 def packed(texts: Sequence[str]) -> PackedBytes:
     """Pack texts as a file has them."""
     return PackedBytes.of(map(str.encode, texts))
+
+
+def kept_bytes(make: Callable[[], object]) -> int:
+    """Return how many bytes of Python objects and arrays there are for what ``make`` returns."""
+    tracemalloc.start()
+    try:
+        made = make()
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    del made
+    return taken
 
 
 def stored(name: str) -> dict[str, Any]:

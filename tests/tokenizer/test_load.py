@@ -1,6 +1,7 @@
 """What metadata makes a tokenizer, and what is refused."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from tests.tokenizer.metadata import (
     FakeMetadata,
     bytelevel,
     bytelevel_values,
+    kept_bytes,
     sentencepiece,
     sentencepiece_values,
 )
@@ -184,6 +186,28 @@ def test_of_two_equal_merges_the_first_counts() -> None:
         eos_token_id=None,
     )
     assert tokenizer.encode("abc", parse_special=False, add_bos=False) == [256, tokens.index("c")]
+
+
+@pytest.mark.parametrize("family", [bytelevel_values, sentencepiece_values])
+def test_a_vocabulary_is_kept_without_objects_for_its_tokens(
+    family: Callable[..., dict[str, object]],
+) -> None:
+    values = family()
+    few = {name: value for name, value in values.items() if isinstance(value, list)}
+    more = [f"token{number:05}" for number in range(20_000)]
+    fills: dict[str, list[object]] = {
+        "tokens": [*more],
+        "token_type": [NORMAL] * len(more),
+        "scores": [-1.5] * len(more),
+        "merges": [],
+    }
+    many = {name: value + fills[name] for name, value in few.items()}
+    grown = kept_bytes(lambda: load_tokenizer(FakeMetadata(values | many))) - kept_bytes(
+        lambda: load_tokenizer(FakeMetadata(values))
+    )
+    # Ten bytes and an offset of four, as text and as bytes; a score of eight where there is one. A string
+    # object alone would take 59.
+    assert grown < 40 * len(more)
 
 
 JUNK = st.one_of(
