@@ -439,6 +439,8 @@ void bind_executor(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   m.doc() = "Ferrite's native core: weights, KV memory, the program executor and the sampler.";
+  // What a program still holds when it ends is no leak.
+  nb::set_leak_warnings(false);
 
   m.def("providers", [] {
     std::vector<std::string> names;
