@@ -80,8 +80,10 @@ nb::list unpack_texts(const nb::bytes& data, const Numbers& offsets) {
   nb::list texts;
   for (std::size_t index = 0; index + 1 < offsets.size(); ++index) {
     const uint32_t begin = offsets.data()[index], end = offsets.data()[index + 1];
-    if (begin > end || end > data.size()) throw std::invalid_argument("unpack_texts: a text is not inside the data");
-    PyObject* text = PyUnicode_DecodeUTF8(data.c_str() + begin, static_cast<Py_ssize_t>(end - begin), nullptr);
+    if (begin > end || end > data.size())
+      throw std::invalid_argument("unpack_texts: a text is not inside the data");
+    PyObject* text =
+        PyUnicode_DecodeUTF8(data.c_str() + begin, static_cast<Py_ssize_t>(end - begin), nullptr);
     if (text == nullptr) throw nb::python_error();
     texts.append(nb::steal(text));
   }
@@ -140,7 +142,8 @@ void bind_gguf(nb::module_& m) {
           "ids"_a, nb::keep_alive<0, 1>())
       .def("get", get, "text"_a)
       .def("__getitem__", at, "text"_a)
-      .def("__contains__", [](const TextIds& ids, const nb::str& text) { return find(ids, text).has_value(); })
+      .def("__contains__",
+           [](const TextIds& ids, const nb::str& text) { return find(ids, text).has_value(); })
       .def("__len__", &TextIds::size);
 }
 

@@ -17,8 +17,8 @@ class TextIds {
   // A secret, so that no file can hold texts that all fall into one place (SipHash's two words).
   using Key = std::array<uint64_t, 2>;
 
-  // Text `i` is what `data` holds from `offsets[i]` to `offsets[i + 1]`; both must outlive this. Of equal texts
-  // the last one counts. Throws std::invalid_argument for offsets that fall or leave the data.
+  // Text `i` is what `data` holds from `offsets[i]` to `offsets[i + 1]`; both must outlive this. Of equal
+  // texts the last one counts. Throws std::invalid_argument for offsets that fall or leave the data.
   TextIds(std::string_view data, std::span<const uint32_t> offsets, Key key);
 
   // The same texts but some, in the same table.
@@ -29,7 +29,9 @@ class TextIds {
   std::size_t size() const { return size_; }
 
  private:
-  std::string_view text(uint32_t id) const { return data_.substr(offsets_[id], offsets_[id + 1] - offsets_[id]); }
+  std::string_view text(uint32_t id) const {
+    return data_.substr(offsets_[id], offsets_[id + 1] - offsets_[id]);
+  }
   // The slot that holds `text` or could.
   std::size_t slot_of(std::string_view text, const std::vector<uint32_t>& slots) const;
 
