@@ -33,6 +33,12 @@ def test_every_command_imports(command: str) -> None:
 
 
 Functions = dict[str, list[str]]
+CONSTRUCTORS = ("__init__", "__new__")
+
+
+def is_operator(name: str) -> bool:
+    """Whether Python calls the method by itself: the names of its parameters are nobody's then."""
+    return name.startswith("__") and name not in CONSTRUCTORS
 
 
 def stub_functions() -> Functions:
@@ -43,7 +49,7 @@ def stub_functions() -> Functions:
         owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
         for item in node.body if isinstance(node, ast.ClassDef) else [node]:
             if isinstance(item, ast.FunctionDef):
-                arguments = [*item.args.args, *item.args.kwonlyargs]
+                arguments = [] if is_operator(item.name) else [*item.args.args, *item.args.kwonlyargs]
                 found[owner + item.name] = [it.arg for it in arguments if it.arg != "self"]
     return found
 
@@ -66,9 +72,12 @@ def module_functions() -> Functions:
         if not isinstance(value, type):
             found[name] = parameters(value)
             continue
-        members = {n: m for n, m in vars(value).items() if not n.startswith("_")}
-        found |= {f"{name}.{member}": parameters(function) for member, function in members.items()}
-        for constructor in ("__init__", "__new__"):
+        for member, function in vars(value).items():
+            if is_operator(member) and hasattr(function, "__nb_signature__"):
+                found[f"{name}.{member}"] = []
+            elif not member.startswith("_"):
+                found[f"{name}.{member}"] = parameters(function)
+        for constructor in CONSTRUCTORS:
             if constructor in vars(value) and parameters(vars(value)[constructor]):
                 found[f"{name}.__init__"] = parameters(vars(value)[constructor])
     return found
