@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrite.engine import CacheTrace, Delta, Finished, GenerationRequest, Timings, Usage
@@ -97,20 +97,24 @@ def test_budget_is_kept_inside_a_character(loop: asyncio.AbstractEventLoop, max_
     end=st.booleans(),
     ignore=st.booleans(),
 )
+@example(tokens=[194, ord("b")], stop=["\ufffd"], end=True, ignore=False)  # the end completes the stop string
 def test_events_agree(
     loop: asyncio.AbstractEventLoop, tokens: list[int], stop: list[str], end: bool, ignore: bool
 ) -> None:
+    end_ids = frozenset([END, ord("b")] if end else [])
     deltas, finished = run(
         loop,
         bytes(tokens),
         max_tokens=len(tokens),
         stop=tuple(stop),
-        end_ids=frozenset([END, ord("b")] if end else []),
+        end_ids=end_ids,
         ignore_end=ignore,
     )
     assert tuple(token for delta in deltas for token in delta.token_ids) == finished.token_ids
     assert all(delta.text or delta.token_ids for delta in deltas)
-    ended = finished.reason == "stop" and finished.stop_string is None
+    ended = not ignore and tokens[finished.usage.completion_tokens - 1] in end_ids
+    assert ended or finished.reason == "length" or finished.stop_string is not None
+    assert finished.reason == "stop" or not ended
     assert finished.usage.completion_tokens == len(finished.token_ids) + ended <= len(tokens)
     assert finished.token_ids == tuple(tokens[: len(finished.token_ids)])
     text = "".join(delta.text for delta in deltas)
