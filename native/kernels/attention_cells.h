@@ -41,14 +41,9 @@ struct FloatCell {
 
 // A cell of any kind as float32; the scales of one that has some are still to be applied.
 template <bool Scaled>
-struct WideCell {
-  using Element = float;
+struct WideCell : FloatCell {
   static constexpr bool kStored = false;
   static constexpr bool kScaled = Scaled;
-  template <class S>
-  static typename S::F load(const float* p) {
-    return S::load(p);
-  }
 };
 
 // `count` elements of a cell as float32, integers as integers.

@@ -18,6 +18,7 @@ def test_strings_come_back(strings: list[bytes], part: slice) -> None:
     assert list(packed) == [packed[place] for place in range(len(packed))] == strings
     assert packed[part] == strings[part]
     assert packed.lengths().tolist() == list(map(len, strings))
+    assert packed.counts(b"\0a").tolist() == [text.count(b"\0") + text.count(b"a") for text in strings]
 
 
 @pytest.mark.parametrize("index", [2, -3])

@@ -138,8 +138,6 @@ class RunningBatch:
                 self._fail([s for c in plan.chunks for s in (c.sequence, *c.sequence.followers)], error)
             else:
                 self._commit(plan, sampled, runs)
-        else:
-            self.wake_readers()
         self._return_blocks()
 
     def audit(self) -> None:

@@ -56,6 +56,12 @@ class PackedBytes(Sequence[bytes]):
         """Return how many bytes each has."""
         return np.diff(self.offsets)
 
+    def counts(self, wanted: Iterable[int]) -> Offsets:
+        """Return how many of the wanted bytes each has."""
+        chosen = np.zeros(256, np.bool_)
+        chosen[list(wanted)] = True
+        return np.diff(_offsets_of(chosen[np.frombuffer(self.data, np.uint8)])[self.offsets])
+
     def replaced(self, changes: Mapping[int, bytes]) -> "PackedBytes":
         """Return a copy with other strings at some places."""
         if not changes:
@@ -68,15 +74,15 @@ class PackedBytes(Sequence[bytes]):
             done = self._bounds[place + 1]
             lengths[place] = len(changes[place])
         parts.append(self.data[done:])
-        return PackedBytes(b"".join(parts), offsets_of(lengths))
+        return PackedBytes(b"".join(parts), _offsets_of(lengths))
 
     def character_offsets(self) -> Offsets:
         """Return where each begins in characters, if all of them are UTF-8."""
         begins = np.frombuffer(self.data, np.int8) >= -64
-        return offsets_of(begins)[self.offsets]
+        return _offsets_of(begins)[self.offsets]
 
 
-def offsets_of(lengths: npt.NDArray[np.integer] | npt.NDArray[np.bool_]) -> Offsets:
+def _offsets_of(lengths: npt.NDArray[np.integer] | npt.NDArray[np.bool_]) -> Offsets:
     """Return where things of these lengths begin, one behind the other, and where the last one ends."""
     offsets = np.zeros(len(lengths) + 1, np.uint32)
     np.cumsum(lengths, out=offsets[1:])

@@ -1,13 +1,11 @@
 """How deep a JSON text is nested, and which tokens would nest it too deep."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ferrite.gguf import PackedBytes
-from ferrite.gguf.packed import offsets_of
 from ferrite.grammar.limits import MAX_OUTPUT_LEVELS
 
 QUOTE, ESCAPE = b'"\\'
@@ -62,11 +60,11 @@ class NestingLimit:
 
     def __init__(self, tokens: PackedBytes) -> None:
         self._tokens = tokens
-        opens = _count(OPENING, tokens)
+        opens = tokens.counts(OPENING)
         self._ids = np.nonzero(opens)[0]
         self._opens = opens[self._ids]
         self._most = int(self._opens.max(initial=0))
-        self._matters = (_count(STRUCTURE, tokens) > 0).tobytes()
+        self._matters = (tokens.counts(STRUCTURE) > 0).tobytes()
 
     def after(self, nesting: Nesting, token: int) -> Nesting:
         """Return where a text stands after the token."""
@@ -85,10 +83,3 @@ class NestingLimit:
                 words[token // 32] &= ~bit
                 found = True
         return found
-
-
-def _count(wanted: Iterable[int], tokens: PackedBytes) -> npt.NDArray[np.uint32]:
-    """Count the bytes that are wanted in each token."""
-    chosen = np.zeros(256, np.bool_)
-    chosen[list(wanted)] = True
-    return np.diff(offsets_of(chosen[np.frombuffer(tokens.data, np.uint8)])[tokens.offsets])

@@ -10,7 +10,6 @@ from tokenizers.models import BPE
 
 from ferrite.gguf import PackedBytes
 from ferrite.gguf.errors import quoted
-from ferrite.gguf.packed import offsets_of
 from ferrite.tokenizer.errors import TokenizerError
 from ferrite.tokenizer.pretokenizers import Rule
 from ferrite.tokenizer.vocabulary import CONTROL_KINDS, Vocabulary
@@ -102,8 +101,7 @@ def byte_level_pieces(texts: PackedBytes) -> PackedBytes:
 
 
 def _merge_model(pieces: dict[str, int], merges: PackedBytes, vocabulary: Vocabulary, rule: Rule) -> BPE:
-    ends = offsets_of(np.frombuffer(merges.data, np.uint8) == ord(" "))[merges.offsets]
-    wrong = np.nonzero(np.diff(ends) != 1)[0]
+    wrong = np.nonzero(merges.counts(b" ") != 1)[0]
     if len(wrong):
         index = int(wrong[0])
         raise TokenizerError(f"{MERGES}[{index}] is {quoted(merges[index].decode())}, expected two pieces")
