@@ -1,6 +1,7 @@
 #include "runtime/team.h"
 
 #include "runtime/float_mode.h"
+#include "runtime/time_slice.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -53,6 +54,7 @@ void Team::stop() {
 }
 
 void Team::run(const std::function<void(int)>& body, const std::function<void()>& begun) {
+  prefer_long_slices();
   const FloatMode mode;
   body_ = &body;
   finished_.store(0, std::memory_order_relaxed);
@@ -66,6 +68,7 @@ void Team::run(const std::function<void(int)>& body, const std::function<void()>
 }
 
 void Team::work(int thread) {
+  prefer_long_slices();
   const FloatMode mode;  // a thread starts in the mode of the one that made it
   uint32_t seen = 0;
   for (;;) {

@@ -26,8 +26,9 @@ class Team {
 
   int size() const { return size_; }
 
-  // Run `body(thread)` on every thread, each in the FloatMode of the bits, and wait for all. `begun` is
-  // called when the others have begun, before the caller takes its part; it must not throw.
+  // Run `body(thread)` on every thread, each in the FloatMode of the bits and from then on with long time
+  // slices, and wait for all. `begun` is called when the others have begun, before the caller takes its part;
+  // it must not throw.
   void run(const std::function<void(int)>& body, const std::function<void()>& begun = [] {});
 
  private:

@@ -11,6 +11,7 @@
 #include "runtime/ops.h"
 #include "runtime/rope.h"
 #include "runtime/team.h"
+#include "runtime/time_slice.h"
 #include "tests/check.h"
 #include "tests/random.h"
 
@@ -149,6 +150,26 @@ double sincos_error(double x) {
   return std::max(std::abs(own.sin - std::sin(x)), std::abs(own.cos - std::cos(x)));
 }
 
+// A thread that computes lets others in at once; one that it creates is an ordinary thread again. Where the
+// system does not tell slices there is nothing to see.
+void threads_of_a_team_have_long_slices() {
+  const auto ordinary = [] {
+    uint64_t slice = 0;
+    std::thread([&] { slice = requested_slice(); }).join();
+    return slice;
+  };
+  const uint64_t before = ordinary();
+  std::vector<uint64_t> slices(3);
+  uint64_t inherited = 0;
+  std::thread([&] {
+    Team team(3);
+    team.run([&](int thread) { slices[static_cast<std::size_t>(thread)] = requested_slice(); });
+    inherited = ordinary();
+  }).join();
+  CHECK(inherited == before);
+  for (const uint64_t slice : slices) CHECK(before == 0 ? slice == 0 : slice > 2 * before);
+}
+
 void angles_are_those_of_the_c_library() {
   double error = 0.0;
   for (const double frequency : {1.0, 0.8659643233600653, 0.5, 0.1})
@@ -180,6 +201,7 @@ int main() {
   work_is_shared_and_finished_before_any_thread_goes_on();
   an_idle_team_ends();
   work_keeps_denormals_on_every_thread_and_leaves_the_mode_of_the_caller();
+  threads_of_a_team_have_long_slices();
   angles_are_those_of_the_c_library();
   return test::tally.finish();
 }
