@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <type_traits>
 
 #include "kernels/attention_cells.h"
@@ -19,7 +20,7 @@
 
 namespace ferrite {
 
-inline constexpr int64_t kPartitionCells = kPartition / kCellPositions;
+using Cells = std::span<const uint8_t* const>;
 
 // sum[m] += q[m][d] * k[d] for d in [begin, end).
 template <class S, class Cell, int M>
@@ -141,6 +142,29 @@ template <class S, class Cell, int M>
   }
 }
 
+// Some cells, fetched a few lines at a time between other work.
+class CellFetch {
+ public:
+  CellFetch(Cells cells, int64_t cell_bytes) : cells_(cells), cell_bytes_(cell_bytes) {}
+
+  void lines(int64_t count) {
+    for (; count > 0 && !cells_.empty(); --count) {
+      __builtin_prefetch(cells_.front() + at_);
+      at_ += 64;
+      if (at_ < cell_bytes_) continue;
+      at_ = 0;
+      cells_ = cells_.subspan(1);
+    }
+  }
+
+ private:
+  Cells cells_;
+  int64_t cell_bytes_, at_ = 0;
+};
+
+// What a softmax of some rows can have fetched; a burst would hold up its own loads.
+inline constexpr int64_t kSoftmaxFetch = 4096;
+
 // scores = e^(scores - max), added to the lanes of `sum` in order. Where a score is above `max` another is
 // NaN, and so is the sum.
 template <class S, int Count>
@@ -158,9 +182,10 @@ template <class S, int Count>
 
 // Softmax weights in place of the scores of [begin, end) of a partition, for each of `count` queries; the
 // rest of the cells that these touch weighs nothing. The lanes of all queries are joined side by side: one
-// after the other, each would wait for its own.
+// after the other, each would wait for its own. Memory, else idle, brings what is in `fetch`.
 template <class S, int M>
-void softmax_rows(float* scores, const Slots* sees, int64_t count, float* max, float* total) {
+void softmax_rows(float* scores, const Slots* sees, int64_t count, float* max, float* total,
+                  CellFetch& fetch) {
   Wide<S> lanes[M];
   for (int64_t m = 0; m < count; ++m) {
     float* row = scores + m * kScoreStride;
@@ -180,7 +205,10 @@ void softmax_rows(float* scores, const Slots* sees, int64_t count, float* max, f
     lanes[m] = Wide<S>::set1(0.0F);
     const typename S::F most = S::set1(max[m]);
     int64_t i = sees[m].begin / 16 * 16;
-    for (; i + 64 <= last; i += 64) weigh<S, 64>(row + i, most, lanes[m]);
+    for (; i + 64 <= last; i += 64) {
+      fetch.lines(kSoftmaxFetch / kPartition / M);
+      weigh<S, 64>(row + i, most, lanes[m]);
+    }
     for (; i < last; i += 16) weigh<S, 16>(row + i, most, lanes[m]);
   }
   for (int64_t m = 0; m < count; ++m) total[m] = sum_lanes(lanes[m]);
@@ -212,48 +240,62 @@ class Attention {
   }
 
   void run() {
-    each_cell(a_.k_cells, a_.v_cells, 1, [&](int64_t tile, Slots slots, const CellView<Cell>& k) {
+    const int64_t first = sees_[0].begin / 16, last = (sees_[count_ - 1].end - 1) / 16;
+    const Cells k_cells(a_.k_cells + first, a_.k_cells + last + 1);
+    const Cells v_cells(a_.v_cells + first, a_.v_cells + last + 1);
+    each_cell(first, k_cells, v_cells, kAhead, 1, [&](int64_t tile, Slots slots, const CellView<Cell>& k) {
       score_cell<S, Cell, M>(q_ + tile * M, k, a_.head_dim, scores_ + tile * M * kScoreStride + slots.begin);
     });
+    // The first cells of V are on their way; those behind them come meanwhile.
+    const int64_t cell_bytes =
+        kCellPositions * a_.head_dim * static_cast<int64_t>(sizeof(typename Stored::Element));
+    const int64_t fetched = Widened ? 0 : kSoftmaxFetch / cell_bytes;
+    const Cells behind = from(v_cells, kAhead);
+    CellFetch fetch(behind.first(std::min(behind.size(), static_cast<std::size_t>(fetched))), cell_bytes);
     for (int64_t i = 0; i < count_; i += M)
       softmax_rows<S, M>(scores_ + i * kScoreStride, sees_ + i, std::min<int64_t>(M, count_ - i),
-                         a_.max + first_ + i, a_.total + first_ + i);
+                         a_.max + first_ + i, a_.total + first_ + i, fetch);
     std::fill_n(out_, tiles_ * M * a_.head_dim, 0.0F);
     // Values of several cells, as far as a core's nearest cache has room for them: results are taken up less
     // often.
-    const int64_t cells = Widened ? widened_cells(a_.head_dim) : 1;
-    each_cell(a_.v_cells, nullptr, cells,
+    const int64_t together = Widened ? widened_cells(a_.head_dim) : 1;
+    each_cell(first, v_cells, {}, kAhead + fetched, together,
               [&](int64_t tile, Slots slots, const CellView<Cell>& v) { mix(tile, slots, v); });
     std::copy_n(out_, count_ * a_.head_dim, a_.out + first_ * a_.head_dim);
   }
 
  private:
-  // fn for the cells that some query attends to, `together` of them at a time, and for each tile with such a
-  // query; the cells of `next` come after them.
+  static constexpr int64_t kAhead = 2;  // cells
+
+  static Cells from(Cells cells, int64_t index) {
+    return cells.subspan(std::min(cells.size(), static_cast<std::size_t>(index)));
+  }
+
+  // fn for `cells`, the first of which is cell `number` of the partition, `together` of them at a time, and
+  // for each tile with a query that attends to some. From memory comes what lies `ahead` in them, or in
+  // `next` behind them.
   template <class Fn>
-  void each_cell(const uint8_t* const (&cells)[kPartitionCells], const uint8_t* const* next, int64_t together,
-                 Fn fn) {
-    constexpr int64_t kAhead = 2;
-    const int64_t first = sees_[0].begin / 16, last = (sees_[count_ - 1].end - 1) / 16;
-    for (int64_t cell = first; cell <= last; cell += together) {
-      const int64_t count = std::min(together, last + 1 - cell);
+  void each_cell(int64_t number, Cells cells, Cells next, int64_t ahead, int64_t together, Fn fn) {
+    for (; !cells.empty(); cells = from(cells, together), number += together) {
+      const auto count = std::min(together, static_cast<int64_t>(cells.size()));
       CellView<Cell> view = {};
       if constexpr (Stored::kScaled)
-        for (int64_t i = 0; i < count; ++i) view.scales[i] = cell_scales(cells[cell + i], a_.head_dim);
+        for (int64_t i = 0; i < count; ++i)
+          view.scales[i] = cell_scales(cells[static_cast<std::size_t>(i)], a_.head_dim);
       using Element = typename Cell::Element;
       if constexpr (Widened) {
         const int64_t elements = kCellPositions * a_.head_dim;
-        for (int64_t i = 0; i < count; ++i) widen<S, Stored>(cells[cell + i], elements, wide_ + i * elements);
+        for (int64_t i = 0; i < count; ++i)
+          widen<S, Stored>(cells[static_cast<std::size_t>(i)], elements, wide_ + i * elements);
         view.data = view.ahead = wide_;
       } else {
-        const int64_t ahead = cell + kAhead, after = first + ahead - last - 1;
-        const uint8_t* later = ahead <= last                      ? cells[ahead]
-                               : next != nullptr && after <= last ? next[after]
-                                                                  : cells[cell];
-        view.data = reinterpret_cast<const Element*>(cells[cell]);
-        view.ahead = reinterpret_cast<const Element*>(later);
+        const Cells later = from(cells, ahead);
+        const Cells after = from(next, ahead - static_cast<int64_t>(cells.size()));
+        const uint8_t* fetched = !later.empty() ? later[0] : !after.empty() ? after[0] : cells[0];
+        view.data = reinterpret_cast<const Element*>(cells[0]);
+        view.ahead = reinterpret_cast<const Element*>(fetched);
       }
-      const Slots slots = {16 * cell, 16 * (cell + count)};
+      const Slots slots = {16 * number, 16 * (number + count)};
       for (int64_t tile = 0; tile < tiles_; ++tile)
         if (slots.begin < sees_[tile * M + M - 1].end && sees_[tile * M].begin < slots.end)
           fn(tile, slots, view);
