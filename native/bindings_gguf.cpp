@@ -1,6 +1,5 @@
 #include "bindings_gguf.h"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "bindings_arrays.h"
 #include "gguf/strings.h"
 #include "gguf/text_ids.h"
 
@@ -18,12 +18,11 @@ using namespace nb::literals;
 namespace ferrite {
 namespace {
 
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Numbers = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Numbers = Array<uint32_t>;
 using gguf::TextIds;
 
 gguf::StringWalk walk(const Bytes& file, int64_t offset) {
-  return {{file.data(), file.size()}, offset};
+  return {span(file), offset};
 }
 
 // How many strings there are, up to `count` of them, and where the next one begins.
@@ -133,12 +132,11 @@ void bind_gguf(nb::module_& m) {
       .def(
           "__init__",
           [](TextIds* self, const nb::bytes& data, const Numbers& offsets) {
-            new (self) TextIds({data.c_str(), data.size()}, {offsets.data(), offsets.size()}, random_key());
+            new (self) TextIds({data.c_str(), data.size()}, span(offsets), random_key());
           },
           "data"_a, "offsets"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def(
-          "without",
-          [](const TextIds& ids, const Numbers& fewer) { return ids.without({fewer.data(), fewer.size()}); },
+          "without", [](const TextIds& ids, const Numbers& fewer) { return ids.without(span(fewer)); },
           "ids"_a, nb::keep_alive<0, 1>())
       .def("get", get, "text"_a)
       .def("__getitem__", at, "text"_a)
