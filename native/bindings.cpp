@@ -215,6 +215,7 @@ void bind_kv_store(nb::module_& m) {
            nb::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "block_tokens"_a, "blocks"_a, "dtype"_a,
            "backend"_a)
       .def_prop_ro("block_bytes", &KvStore::block_bytes)
+      .def_prop_ro("run_blocks", [](const KvStore&) { return kInterleaved; })
       .def("copy_block", &KvStore::copy_block, "source"_a, "target"_a)
       .def(
           "return_blocks",

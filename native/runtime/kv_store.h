@@ -21,6 +21,7 @@ namespace ferrite {
 // back, so its blocks are whole pages.
 enum class KvBackend : int32_t { Vec, Locus };
 
+// The run that whoever hands out blocks is told of, with Locus too, which gives neighbours back in one call.
 inline constexpr int64_t kInterleaved = 32;
 
 struct KvShape {

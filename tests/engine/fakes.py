@@ -186,6 +186,7 @@ class FakeRunner:
     block_tokens: int = 4
     n_blocks: int = 64
     block_bytes: int = 1 << 20
+    run_blocks: int = 32
     sample: Callable[[tuple[int, ...]], int] = next_token
     """History to token."""
     before_step: Callable[[StepBatch], None] = lambda batch: None

@@ -49,6 +49,16 @@ def test_first_token_comes_with_the_last_chunk_of_the_prompt(bench: Bench) -> No
     assert [len(batch.sample_rows) for batch in bench.runner.batches] == [0, 0, 1]
 
 
+@pytest.mark.parametrize("run_blocks", [1, 4])
+def test_streams_have_runs_of_the_runner_s_length(run_blocks: int) -> None:
+    with Bench(FakeRunner(run_blocks=run_blocks), max_concurrent=2) as bench:
+        for first in (1, 2):
+            bench.submit(request((first,), max_tokens=9))
+        bench.step(9)
+        tables = [[int(block) for block in table] for table in bench.runner.batches[-1].block_tables]
+    assert tables == ([[0, 2, 4], [1, 3, 5]] if run_blocks == 1 else [[0, 1, 2], [4, 5, 6]])
+
+
 def per_sequence(runner: FakeRunner, prompt: tuple[int, ...]) -> list[tuple[int, int]]:
     """``(position, token)`` rows the runner was asked for in the sequence that starts with ``prompt[0]``."""
     rows: list[tuple[int, int]] = []

@@ -3,9 +3,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ferrite.kv import BlockAccountingError, BlockPool, BlockTable, OutOfBlocksError, blocks_for
-from ferrite.kv.blocks import RUN_BLOCKS
 
 BLOCK_TOKENS = 4
+RUN_BLOCKS = 32
 N_BLOCKS = RUN_BLOCKS + 6
 
 
@@ -31,7 +31,7 @@ def test_blocks_go_on_behind_what_their_owner_has() -> None:
 
 
 def test_sequences_that_grow_side_by_side_have_runs_of_their_own() -> None:
-    pool = BlockPool(3 * RUN_BLOCKS)
+    pool = BlockPool(3 * RUN_BLOCKS, run_blocks=RUN_BLOCKS)
     tables = [BlockTable(pool, 1) for _ in range(3)]
     for position in range(RUN_BLOCKS):
         for table in tables:
@@ -47,13 +47,13 @@ def test_sequences_that_grow_side_by_side_have_runs_of_their_own() -> None:
 
 
 def test_a_run_may_be_shorter_at_the_end_of_the_store() -> None:
-    pool = BlockPool(RUN_BLOCKS + 2)
+    pool = BlockPool(RUN_BLOCKS + 2, run_blocks=RUN_BLOCKS)
     assert pool.allocate(1) == [0]
     assert pool.allocate(3) == [RUN_BLOCKS, RUN_BLOCKS + 1, 1]
 
 
 def test_a_copy_goes_on_behind_the_block_before_it() -> None:
-    pool = BlockPool(2 * RUN_BLOCKS)
+    pool = BlockPool(2 * RUN_BLOCKS, run_blocks=RUN_BLOCKS)
     table = BlockTable(pool, 1)
     table.prepare_write(0, 2)
     other = table.share()
@@ -121,6 +121,20 @@ def test_audit_finds_a_damaged_free_list() -> None:
 def test_pool_needs_a_block() -> None:
     with pytest.raises(ValueError, match="n_blocks"):
         BlockPool(0)
+
+
+@pytest.mark.parametrize("run_blocks", [0, 256])
+def test_runs_have_a_block_and_are_counted_in_a_byte(run_blocks: int) -> None:
+    with pytest.raises(ValueError, match=f"run_blocks is {run_blocks}"):
+        BlockPool(1, run_blocks=run_blocks)
+    pool = BlockPool(255, run_blocks=255)
+    assert pool.allocate(255) == list(range(255))
+
+
+@pytest.mark.parametrize(("run_blocks", "begins"), [(1, [0, 1, 2]), (2, [0, 2, 4]), (3, [0, 3, 1])])
+def test_sequences_begin_where_a_run_is_free(run_blocks: int, begins: list[int]) -> None:
+    pool = BlockPool(6, run_blocks=run_blocks)
+    assert [pool.allocate(1) for _ in begins] == [[block] for block in begins]
 
 
 def test_table_grows_by_position_and_unshares_only_what_is_written() -> None:
@@ -200,7 +214,7 @@ class Tables(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(N_BLOCKS)
+        self.pool = BlockPool(N_BLOCKS, run_blocks=RUN_BLOCKS)
         self.returned = set(range(N_BLOCKS))
         self.tables: list[BlockTable] = []
         self.lengths: list[int] = []

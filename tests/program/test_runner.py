@@ -99,6 +99,7 @@ def test_locus_blocks_are_whole_pages(path: Path, kv_dtype: str) -> None:
     assert vec.block_bytes == 16 * POSITION_BYTES[kv_dtype]
     assert locus.block_bytes == -(-vec.block_bytes // page) * page
     assert locus.n_blocks == vec.n_blocks
+    assert locus.run_blocks == vec.run_blocks == 32
 
 
 @pytest.mark.parametrize("provider", ["auto", *_native.providers()])

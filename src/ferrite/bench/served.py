@@ -146,6 +146,7 @@ class RecordingRunner:
         self.block_tokens = native.block_tokens
         self.n_blocks = native.n_blocks
         self.block_bytes = native.block_bytes
+        self.run_blocks = native.run_blocks
 
     def sampler(
         self,

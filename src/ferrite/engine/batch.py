@@ -64,7 +64,7 @@ class RunningBatch:
         self._pace = Pace(config.prefill_chunk)
         self._speculator = Speculator() if config.speculation == "ngram" else None
         self._active: list[Sequence] = []
-        self._pool = BlockPool(runner.n_blocks)
+        self._pool = BlockPool(runner.n_blocks, run_blocks=runner.run_blocks)
         self._prefixes = _prefix_cache(self._pool, runner, config)
         self._mask_workers: MaskWorkers | None = None
         """Made for the first request that has a constraint."""

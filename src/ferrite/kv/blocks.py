@@ -9,9 +9,6 @@ import numpy.typing as npt
 
 BlockIds = npt.NDArray[np.int32]
 
-RUN_BLOCKS = 32
-"""Blocks that lie interleaved in memory (``kInterleaved`` of ``native/runtime/kv_store.h``)."""
-
 
 class OutOfBlocksError(RuntimeError):
     """More blocks were asked for than are free."""
@@ -35,16 +32,21 @@ class BlockPool:
     small.
     """
 
-    __slots__ = ("_freed", "_held", "_held_in_run", "_n_free", "_references")
+    __slots__ = ("_freed", "_held", "_held_in_run", "_n_free", "_references", "_run_blocks")
 
-    def __init__(self, n_blocks: int) -> None:
+    def __init__(self, n_blocks: int, *, run_blocks: int = 1) -> None:
+        """``run_blocks``: how many make a run; the first begins at block 0, the last may be shorter."""
         if n_blocks < 1:
             raise ValueError(f"n_blocks is {n_blocks}, must be at least 1")
+        if not 1 <= run_blocks <= 255:
+            # The blocks held in a run are counted in a byte.
+            raise ValueError(f"run_blocks is {run_blocks}, must be between 1 and 255")
+        self._run_blocks = run_blocks
         self._references = [0] * n_blocks
         self._n_free = n_blocks
         self._held = bytearray(n_blocks)
         """By block: 1 while somebody holds it, so that a free one is found at the speed of memory."""
-        self._held_in_run = bytearray(blocks_for(n_blocks, RUN_BLOCKS))
+        self._held_in_run = bytearray(blocks_for(n_blocks, run_blocks))
         self._freed: set[int] = set()
 
     @property
@@ -73,7 +75,7 @@ class BlockPool:
             behind = self._free_block(behind)
             self._references[behind] = 1
             self._held[behind] = 1
-            self._held_in_run[behind // RUN_BLOCKS] += 1
+            self._held_in_run[behind // self._run_blocks] += 1
             self._freed.discard(behind)
             blocks.append(behind)
         self._n_free -= count
@@ -84,7 +86,7 @@ class BlockPool:
         if behind is not None and behind + 1 < self.n_blocks and not self._held[behind + 1]:
             return behind + 1
         run = self._held_in_run.find(0)
-        return self._held.find(0) if run < 0 else run * RUN_BLOCKS
+        return self._held.find(0) if run < 0 else run * self._run_blocks
 
     def retain(self, blocks: Iterable[int]) -> None:
         """Add one reference to each block; all must be held already."""
@@ -101,7 +103,7 @@ class BlockPool:
             self._references[block] -= 1
             if self._references[block] == 0:
                 self._held[block] = 0
-                self._held_in_run[block // RUN_BLOCKS] -= 1
+                self._held_in_run[block // self._run_blocks] -= 1
                 self._n_free += 1
                 self._freed.add(block)
 

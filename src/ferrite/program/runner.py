@@ -141,6 +141,11 @@ class NativeRunner:
         return self._block_bytes
 
     @property
+    def run_blocks(self) -> int:
+        """KV blocks in a run: neighbours that a sequence does best to have to itself."""
+        return self._kv.run_blocks
+
+    @property
     def session_bytes(self) -> int:
         """Most KV memory that one sequence can take."""
         return self._session_blocks * self._block_bytes

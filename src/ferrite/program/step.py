@@ -106,6 +106,10 @@ class Runner(Protocol):
     def block_bytes(self) -> int:
         """Bytes of KV memory of one block."""
 
+    @property
+    def run_blocks(self) -> int:
+        """KV blocks in a run: neighbours that a sequence does best to have to itself."""
+
     def sampler(
         self,
         params: SamplingParams,
