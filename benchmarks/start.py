@@ -24,6 +24,7 @@ from pathlib import Path
 
 from ferrite.api.threads import automatic_threads
 from ferrite.catalogue import console_report, resolve
+from ferrite.operations.memory import peak_resident_bytes, resident_bytes
 
 COMMAND = (sys.executable, "-c", "from ferrite.cli.start import main; main()")
 WAIT_SECONDS = 120.0
@@ -32,8 +33,6 @@ FILE_SHARE = 1.1
 FIXED_BYTES = 150_000_000
 """The bound: this share of the file's size, and these bytes for all that does not grow with it. The KV cache
 would come on top, but none of it is in memory before the first request."""
-
-_FIELD = re.compile(r"^(VmHWM|VmRSS):\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,6 @@ class Start:
     """Bytes of the process in memory when it was ready."""
     peak: int
     """The most that ever were."""
-
-
-def read_memory(status: str) -> tuple[int, int]:
-    """Return resident and peak bytes from the text of ``/proc/PID/status``."""
-    found = {name: int(kib) * 1024 for name, kib in _FIELD.findall(status)}
-    return found["VmRSS"], found["VmHWM"]
 
 
 def bound(file_bytes: int) -> int:
@@ -109,7 +102,9 @@ def measure(model: Path, threads: int) -> Start:
             if answer.status != 200:
                 raise SystemExit(f"/v1/models answered {answer.status}")
             connection.close()
-            resident, peak = read_memory(Path(f"/proc/{process.pid}/status").read_text(encoding="ascii"))
+            resident, peak = resident_bytes(process.pid), peak_resident_bytes(process.pid)
+            if resident is None or peak is None:
+                raise SystemExit("the server ended while it was measured")
         finally:
             process.terminate()
     return Start(seconds, ready["load_seconds"], resident, peak)

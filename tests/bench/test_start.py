@@ -1,20 +1,11 @@
 """What ``benchmarks.start`` makes of its measurements."""
 
-from pathlib import Path
-
-from benchmarks.start import Start, bound, read_memory, report
+from benchmarks.start import Start, bound, report
 
 
 def test_the_bound_is_a_share_of_the_file_and_a_fixed_part() -> None:
     assert bound(0) == 150_000_000
     assert bound(1_000_000_000) == 1_250_000_000
-
-
-def test_memory_is_read_from_what_the_system_says_of_a_process() -> None:
-    status = "Name:\tserver\nVmPeak:\t 900 kB\nVmHWM:\t     300 kB\nVmRSS:\t     200 kB\nRssAnon:\t 50 kB\n"
-    assert read_memory(status) == (200 * 1024, 300 * 1024)
-    resident, peak = read_memory(Path("/proc/self/status").read_text(encoding="ascii"))
-    assert 1 << 20 < resident <= peak
 
 
 def test_times_are_medians_and_memory_is_the_worst() -> None:

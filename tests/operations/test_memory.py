@@ -6,7 +6,13 @@ import os
 import subprocess
 import sys
 
-from ferrite.operations.memory import MemorySampler, ResidentMemory, resident_bytes
+from ferrite.operations.memory import (
+    MemorySampler,
+    ResidentMemory,
+    peak_resident_bytes,
+    read_sizes,
+    resident_bytes,
+)
 
 MEBIBYTE = 2**20
 
@@ -15,12 +21,21 @@ def test_this_process_has_memory() -> None:
     own = resident_bytes(os.getpid())
     assert own is not None
     assert own > MEBIBYTE
+    peak = peak_resident_bytes(os.getpid())
+    assert peak is not None
+    assert own <= peak
+
+
+def test_memory_is_read_from_what_the_system_says_of_a_process() -> None:
+    status = "Name:\tserver\nVmPeak:\t 900 kB\nVmHWM:\t     300 kB\nVmRSS:\t     200 kB\nRssAnon:\t 50 kB\n"
+    assert read_sizes(status) == {"VmRSS": 200 * 1024, "VmHWM": 300 * 1024}
 
 
 def test_a_process_that_has_ended_has_none() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert resident_bytes(process.pid) is None
+    assert peak_resident_bytes(process.pid) is None
 
 
 def test_the_peak_between_two_readings_is_seen() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 SAMPLE_SECONDS = 0.1
-_RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
+_SIZE = re.compile(r"^(VmHWM|VmRSS):\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,24 @@ class ResidentMemory:
 
 def resident_bytes(pid: int) -> int | None:
     """Return the resident set of process ``pid``; None when there is no such process."""
+    return _sizes(pid).get("VmRSS")
+
+
+def peak_resident_bytes(pid: int) -> int | None:
+    """Return the largest resident set that process ``pid`` ever had; None when there is no such process."""
+    return _sizes(pid).get("VmHWM")
+
+
+def read_sizes(status: str) -> dict[str, int]:
+    """Return the bytes of ``VmRSS`` and ``VmHWM`` in the text of ``/proc/PID/status``, where they stand."""
+    return {name: int(kib) * 1024 for name, kib in _SIZE.findall(status)}
+
+
+def _sizes(pid: int) -> dict[str, int]:
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        return read_sizes(Path(f"/proc/{pid}/status").read_text())
     except OSError:
-        return None
-    found = _RESIDENT.search(status)
-    return None if found is None else int(found[1]) * 1024
+        return {}
 
 
 class MemorySampler:
