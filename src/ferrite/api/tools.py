@@ -29,7 +29,10 @@ from ferrite.toolcalls import (
 from ferrite.toolcalls.definitions import Problem
 
 MAX_COMPILE_SECONDS = 5.0
-"""For the schemas of one request's functions. A usual one takes milliseconds, the worst half a second."""
+"""For the schemas of one request's functions; looked at before each of them.
+
+A usual one takes milliseconds, overlapping alternatives of ``oneOf`` made to be slow a second or two.
+"""
 
 T = TypeVar("T")
 
