@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.field_reports.reports import REPORTS
+from tests.field_reports.reports import KINDS, REPORTS
 
 TESTS = Path(__file__).parent.parent
 HERE = Path(__file__).parent.name
@@ -44,6 +44,7 @@ def module_leaves_out(file: str) -> bool:
 
 def test_there_are_sixty() -> None:
     assert list(REPORTS) == [f"FR-{number:02}" for number in range(1, 61)]
+    assert sum(len(kind.REPORTS) for kind in KINDS) == 60
     assert len({report.title for report in REPORTS.values()}) == 60
 
 
