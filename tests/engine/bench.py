@@ -136,9 +136,9 @@ class Bench:
     def check_idle(self) -> None:
         self.engine._batch.audit()
         assert self.engine._batch.n_active == 0
-        cache = self.engine._batch._prefixes
+        cache = self.engine._batch._kv._prefixes
         cached = {block for blocks in cache.holders() for block in blocks} if cache else set()
-        assert self.engine._batch._pool.n_free == self._runner.n_blocks - len(cached)
+        assert self.engine._batch._kv._pool.n_free == self._runner.n_blocks - len(cached)
         assert self.engine._admission.n_holding == 0
         assert self.engine._admission.n_waiting == 0
         assert self.engine._admission.reserved_blocks == 0

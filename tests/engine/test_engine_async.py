@@ -365,7 +365,7 @@ def test_death_of_the_engine_thread_fails_every_request() -> None:
 def test_leaked_block_makes_the_engine_unhealthy() -> None:
     async def test() -> None:
         async with running() as engine:
-            engine._batch._pool.allocate(1)
+            engine._batch._kv._pool.allocate(1)
             await collect(engine.submit(request(max_tokens=1)))
             assert engine._thread is not None
             await asyncio.to_thread(engine._thread.join)

@@ -223,15 +223,16 @@ class EngineMachine(RuleBasedStateMachine):
     def limits_hold(self) -> None:
         engine, batch = self.bench.engine, self.bench.engine._batch
         batch.audit()
+        kv = batch._kv
         tables = [sequence.table.blocks for sequence in batch._active]
         reserved = engine._admission.reserved_blocks
         assert engine.active <= self.permits
         assert engine.waiting <= WAITING + len(self.continuing)
         assert sum(map(len, tables)) <= reserved <= self.session_blocks
-        cached = batch._prefixes.holders() if batch._prefixes else []
+        cached = kv._prefixes.holders() if kv._prefixes else []
         assert sum(map(len, cached)) <= self.spare
         held = {block for blocks in [*tables, *cached] for block in blocks}
-        assert batch._pool.n_free == self.runner.n_blocks - len(held) >= self.session_blocks - reserved
+        assert kv._pool.n_free == self.runner.n_blocks - len(held) >= self.session_blocks - reserved
         for sequence in batch._active:
             positions = sequence.prompt_length + sequence.ticket.request.max_tokens
             assert len(sequence.table.blocks) <= blocks_for(positions, BLOCK_TOKENS)

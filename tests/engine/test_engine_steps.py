@@ -445,7 +445,7 @@ def test_stop_string_and_end_token_through_the_engine(bench: Bench) -> None:
 
 def test_leaked_block_is_found_when_idle(bench: Bench) -> None:
     bench.submit(request(max_tokens=1))
-    bench.engine._batch._pool.allocate(1)
+    bench.engine._batch._kv._pool.allocate(1)
     with pytest.raises(BlockAccountingError, match="1 references and 0 holders"):
         bench.engine.step()
     bench.spin()

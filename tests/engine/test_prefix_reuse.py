@@ -251,7 +251,7 @@ def test_freed_blocks_are_returned_and_cached_ones_are_not(bench: Bench) -> None
     assert sorted(block for blocks in bench.runner.returned for block in blocks) == list(range(9))
     bench.runner.returned.clear()
     complete(bench, keyed(PROMPT))
-    kept = {block for blocks in bench.engine._batch._prefixes.holders() for block in blocks}  # type: ignore[union-attr]
+    kept = {block for blocks in bench.engine._batch._kv._prefixes.holders() for block in blocks}  # type: ignore[union-attr]
     returned = [block for blocks in bench.runner.returned for block in blocks]
     assert len(kept) == 9
     assert not kept & set(returned)

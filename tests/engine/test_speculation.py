@@ -150,7 +150,7 @@ def test_snapshots_hold_what_was_sampled_and_nothing_that_was_drafted() -> None:
     with made:
         first = made.submit(request(LOOP * 2, max_tokens=14, cache_namespace="k"))
         made.step(20)
-        (cached,) = made.engine._batch._prefixes._entries  # type: ignore[union-attr]
+        (cached,) = made.engine._batch._kv._prefixes._entries  # type: ignore[union-attr]
         computed = (*LOOP * 2, *first.token_ids[:-1])
         assert tuple(cached.tokens) == computed
         again = made.submit(request((*computed, 9), max_tokens=4, cache_namespace="k"))

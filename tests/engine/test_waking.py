@@ -86,7 +86,7 @@ def test_an_end_that_was_not_told_yet_is_told_when_the_engine_stops_or_dies(deat
                 def broken() -> None:
                     raise BlockAccountingError("planned")
 
-                engine._batch._return_blocks = broken  # type: ignore[method-assign]
+                engine._batch._kv.return_freed = broken  # type: ignore[method-assign]
             else:
                 stopping = asyncio.create_task(asyncio.to_thread(engine.stop))
                 while not engine._stopping:

@@ -100,8 +100,9 @@ class Bench:
         batch = engine._batch
         eventually(lambda: batch.n_active == 0)
         batch.audit()
-        cached = {block for held in batch._prefixes.holders() for block in held} if batch._prefixes else set()
-        assert batch._pool.n_free == batch._pool.n_blocks - len(cached)
+        kv = batch._kv
+        cached = {block for held in kv._prefixes.holders() for block in held} if kv._prefixes else set()
+        assert kv._pool.n_free == kv._pool.n_blocks - len(cached)
 
 
 @contextmanager

@@ -1,16 +1,16 @@
-"""The sequences that run and what they share: KV blocks, cached prefixes, steps. No thread, no lock."""
+"""The sequences that run and the steps that they share. No thread, no lock."""
 
 import logging
 import secrets
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from itertools import chain
 
 from ferrite.engine.config import EngineConfig
 from ferrite.engine.drafts import Drafter
-from ferrite.engine.errors import GenerationFailed
-from ferrite.engine.events import CacheTrace, Delta, Event
+from ferrite.engine.errors import GenerationFailed, one_line
+from ferrite.engine.events import Delta, Event
 from ferrite.engine.generation import Channel
+from ferrite.engine.kv_memory import KvMemory
 from ferrite.engine.pace import Pace
 from ferrite.engine.scheduler import Chunk, StepPlan, plan_step
 from ferrite.engine.sequence import NOT_FINITE, Sequence, Ticket
@@ -18,15 +18,7 @@ from ferrite.engine.speculation import Speculator
 from ferrite.engine.step_batch import build_step_batch, split_runs
 from ferrite.engine.text import Detokenizer, TextStream, compile_stops
 from ferrite.grammar import ConstraintError, MaskWorkers
-from ferrite.kv import (
-    BlockAccountingError,
-    BlockPool,
-    BlockTable,
-    PrefixCache,
-    PrefixLimits,
-    PrefixStats,
-    blocks_for,
-)
+from ferrite.kv import BlockAccountingError, PrefixStats
 from ferrite.program.step import Runner, Scorer, StepError
 from ferrite.telemetry import EngineMeters
 
@@ -60,16 +52,12 @@ class RunningBatch:
         self._clock = clock
         self._meters = meters
         self._on_release = on_release
-        self._identity = config.cache_identity
         self._pace = Pace(config.prefill_chunk)
         self._speculator = Speculator() if config.speculation == "ngram" else None
         self._active: list[Sequence] = []
-        self._pool = BlockPool(runner.n_blocks, run_blocks=runner.run_blocks)
-        self._prefixes = _prefix_cache(self._pool, runner, config)
+        self._kv = KvMemory(runner, config)
         self._mask_workers: MaskWorkers | None = None
         """Made for the first request that has a constraint."""
-        self._recount = False
-        """Some sequence got a block since the blocks held were counted."""
         self._told: list[Channel] = []
         """Whose readers are still to wake."""
 
@@ -85,7 +73,7 @@ class RunningBatch:
 
     def prefix_stats(self) -> PrefixStats | None:
         """What the prefix cache holds and did; None without one. For any thread."""
-        return None if self._prefixes is None else self._prefixes.stats()
+        return self._kv.prefix_stats()
 
     def start(self, ticket: Ticket, granted_at: float) -> None:
         """Let an admitted request take part in the steps."""
@@ -138,12 +126,11 @@ class RunningBatch:
                 self._fail([s for c in plan.chunks for s in (c.sequence, *c.sequence.followers)], error)
             else:
                 self._commit(plan, sampled, runs)
-        self._return_blocks()
+        self._kv.return_freed()
 
     def audit(self) -> None:
         """Check every block's references against its holders; raises ``BlockAccountingError``."""
-        cached = [] if self._prefixes is None else self._prefixes.holders()
-        self._pool.audit(chain(cached, (sequence.table.blocks for sequence in self._active)))
+        self._kv.audit(self._active)
 
     def close(self) -> None:
         """End the threads that make masks; no step may follow."""
@@ -163,10 +150,10 @@ class RunningBatch:
                 mask=None if guide is None else guide[1],
                 top_logprobs=request.top_logprobs,
             ),
-            table=BlockTable(self._pool, self._runner.block_tokens),
+            table=self._kv.new_table(),
             text=TextStream(self._detokenizer(), compile_stops(request.stop)),
             granted_at=granted_at,
-            cache=CacheTrace(identity=self._identity),
+            cache=self._kv.new_trace(),
             guide=guide,
         )
         if request.prompt_logprobs:
@@ -176,32 +163,16 @@ class RunningBatch:
         leader = next((s for s in self._active if _evaluates(s, sequence)), None)
         if leader is not None:
             sequence.follow(leader)
-        elif self._prefixes is not None:
-            self._look_up(sequence, self._prefixes)
+        else:
+            self._kv.restore(sequence)
         return sequence
-
-    def _look_up(self, sequence: Sequence, prefixes: PrefixCache) -> None:
-        request = sequence.ticket.request
-        if not request.cache_namespace:
-            sequence.cache = CacheTrace("no_key", identity=self._identity)
-            return
-        sequence.cache = CacheTrace("miss", identity=self._identity)
-        match = prefixes.lookup(request.cache_namespace, request.prompt_tokens)
-        if match is not None:
-            table = BlockTable(self._pool, self._runner.block_tokens, match.blocks)
-            sequence.restore(table, match.tokens, match.entry_tokens)
-            self._recount = True
 
     def _prepared(self, plan: StepPlan) -> StepPlan:
         """Make the rows writable; a request that cannot have what it needs fails, and the others go on."""
         chunks = []
         for chunk in plan.chunks:
-            table = chunk.sequence.table
-            held = len(table)
             try:
-                copies = table.prepare_write(chunk.start, chunk.stop)
-                for source, target in copies:
-                    self._runner.copy_block(source, target)
+                self._kv.make_writable(chunk)
                 if chunk.sequence.ticket.request.prompt_logprobs:
                     chunk.sequence.scorer = self._scorer(chunk)
             except BlockAccountingError:
@@ -210,18 +181,15 @@ class RunningBatch:
                 self._fail([chunk.sequence, *chunk.sequence.followers], error)
             else:
                 chunks.append(chunk)
-                if copies or len(table) > held:
-                    self._recount = True
         if len(chunks) == len(plan.chunks):
             return plan
         return StepPlan(tuple(chunks), sum(not chunk.sequence.is_prefilling for chunk in chunks))
 
     def _run(self, plan: StepPlan, sampled: Rows[Sequence], started: float) -> list[list[int]]:
         """Return the tokens of each of ``sampled``; ``started``: when the preparation of the step began."""
-        if self._recount:
-            tables = (sequence.table.blocks for sequence in self._active)
-            self._meters.on_blocks_held(len(set(chain.from_iterable(tables))))
-            self._recount = False
+        held = self._kv.count_held(self._active)
+        if held is not None:
+            self._meters.on_blocks_held(held)
         self._start_masks(sampled)
         batch = build_step_batch(plan, sampled)
         self.wake_readers()
@@ -313,7 +281,7 @@ class RunningBatch:
         else:
             if sequence.last_token_at is None:
                 self._meters.on_first_token(now - sequence.ticket.submitted_at)
-                self._store(sequence)
+                self._kv.store(sequence)
                 scores = sequence.scores()
                 if scores is not None:
                     told = None if sequence.ticket.request.top_logprobs is None else ()
@@ -325,18 +293,9 @@ class RunningBatch:
             events.append(delta)
         if sequence.reason is not None:
             if sequence.computed > sequence.prompt_length:
-                self._store(sequence)
+                self._kv.store(sequence)
             events.append(sequence.finished(now))
         return events
-
-    def _store(self, sequence: Sequence) -> None:
-        """Keep a snapshot of what ``sequence`` has computed, for later prompts that begin with it."""
-        namespace = sequence.ticket.request.cache_namespace
-        if self._prefixes is None or not namespace or sequence.ticket.request.prompt_logprobs:
-            return
-        tokens, table = sequence.tokens[: sequence.computed], sequence.table
-        if self._prefixes.insert(namespace, tokens, table.blocks):
-            sequence.note_stored()
 
     def _abort(self, sequence: Sequence) -> None:
         self._meters.on_aborted()
@@ -354,40 +313,6 @@ class RunningBatch:
         sequence.table.release()
         self._active.remove(sequence)
         self._on_release(sequence.ticket)
-
-    def _return_blocks(self) -> None:
-        freed = self._pool.take_freed()
-        if not freed:
-            return
-        try:
-            self._runner.return_blocks(freed)
-        except Exception as error:
-            # They are free and will be used again; only their memory stays with the process.
-            logger.error("%d free KV blocks were not returned: %s", len(freed), one_line(error))
-
-
-def session_blocks(runner: Runner, config: EngineConfig) -> int:
-    """Return the KV blocks that admitted requests may hold together; the store's others are the cache's."""
-    positions = min(runner.context_length, config.session_positions or runner.context_length)
-    return min(config.max_concurrent * blocks_for(positions, runner.block_tokens), runner.n_blocks)
-
-
-def one_line(error: BaseException) -> str:
-    """Return what ``error`` says, or its type's name, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _prefix_cache(pool: BlockPool, runner: Runner, config: EngineConfig) -> PrefixCache | None:
-    if config.prefix_cache is None:
-        return None
-    # Requests hold at most the sessions' blocks and the cache at most the others, even when a shared block
-    # counts once for each of its holders: together never more than there are.
-    spare_bytes = (runner.n_blocks - session_blocks(runner, config)) * runner.block_bytes
-    limits = PrefixLimits(
-        max_entries=config.prefix_cache.max_entries,
-        max_bytes=max(min(config.prefix_cache.max_bytes, spare_bytes), 1),
-    )
-    return PrefixCache(pool, block_tokens=runner.block_tokens, block_bytes=runner.block_bytes, limits=limits)
 
 
 def _check_exhausted(sequence: Sequence) -> None:

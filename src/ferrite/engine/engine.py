@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from ferrite.engine.admission import Admission, arrival_delay
-from ferrite.engine.batch import RunningBatch, one_line, session_blocks
+from ferrite.engine.batch import RunningBatch
 from ferrite.engine.config import EngineConfig
-from ferrite.engine.errors import EngineBusy, EngineStopped, GenerationFailed, RequestTooLarge
+from ferrite.engine.errors import EngineBusy, EngineStopped, GenerationFailed, RequestTooLarge, one_line
 from ferrite.engine.generation import Channel, Generation
+from ferrite.engine.kv_memory import session_blocks
 from ferrite.engine.request import GenerationRequest
 from ferrite.engine.sequence import Ticket
 from ferrite.engine.text import Detokenizer

@@ -3,6 +3,11 @@
 from typing import Literal
 
 
+def one_line(error: BaseException) -> str:
+    """Return what ``error`` says, or its type's name, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class EngineBusy(Exception):  # noqa: N818 - a state of the engine, not a fault
     """No permit in time, or the waiting line is full: come back later."""
 
