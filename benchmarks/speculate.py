@@ -3,14 +3,16 @@
     python benchmarks/speculate.py --model qwen2.5-coder-0.5b-instruct
 
 Three kinds of prompts: an edit of code and an extraction, whose answers repeat their prompts, and a story at
-temperature 1, where nothing repeats. A rate is all tokens behind the first ones by the longest time from a
-stream's first token to its last. Prints the median over the rounds, and that of the ratios of each round.
+temperature 1, where nothing repeats. A rate is that of all streams together while all of them decode: drafts
+let some end long before others, and a batch with fewer streams is slower with and without drafts. Prints the
+median over the rounds, and that of the ratios of each round.
 """
 
 import argparse
 import asyncio
 import math
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +22,7 @@ from typing import Literal
 from ferrite.api.threads import automatic_threads
 from ferrite.catalogue import console_report, resolve
 from ferrite.chat import ChatTemplate, Message
-from ferrite.engine import Engine, EngineConfig, Finished, GenerationRequest
+from ferrite.engine import Delta, Engine, EngineConfig, Finished, GenerationRequest
 from ferrite.gguf import open_gguf
 from ferrite.models import trace_model
 from ferrite.program.runner import NativeRunner, RunnerConfig, load_runner
@@ -74,7 +76,9 @@ class Work:
 
     name: str
     prompt: str
-    temperature: float
+    temperature: float = 0.0
+    goes_on: bool = False
+    """Behind its end, since a short answer tells no rate."""
 
 
 WORKS = (
@@ -82,16 +86,27 @@ WORKS = (
         "code edit",
         "Rename the class to Stock{n} and answer with the whole file and nothing else.\n\n"
         f"```python\n{CODE.replace('{', '{{').replace('}', '}}')}```",
-        0.0,
     ),
     Work(
         "extraction",
         f"Letter {{n}}: {LETTERS}\n\nList for each sender: name, date, invoice, amount and address, as in "
         "the text, one line each.",
-        0.0,
     ),
-    Work("nothing repeats", "Tell a strange story about a lighthouse, number {n}, without dialogue.", 1.0),
+    Work(
+        "nothing repeats",
+        "Tell a strange story about a lighthouse, number {n}, without dialogue.",
+        temperature=1.0,
+        goes_on=True,
+    ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One answer, and when how many of its tokens came."""
+
+    tokens: tuple[int, ...]
+    arrivals: tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +130,35 @@ def measure(
     )
     engine = Engine(runner, tokenizer.detokenizer, config)
 
-    async def serve() -> list[Finished]:
-        return await asyncio.gather(*(end(engine, request) for request in requests))
+    async def serve() -> list[Stream]:
+        return await asyncio.gather(*(read(engine, request) for request in requests))
 
     engine.start()
     try:
-        ends = asyncio.run(serve())
+        streams = asyncio.run(serve())
     finally:
         engine.stop()
-    decoded = sum(len(finished.token_ids) - 1 for finished in ends)
-    seconds = max(finished.timings.decode_seconds for finished in ends)
-    tokens = tuple(finished.token_ids for finished in ends)
-    return Run(tokens, decoded / seconds, engine.speculation_stats())
+    return Run(tuple(stream.tokens for stream in streams), shared_rate(streams), engine.speculation_stats())
 
 
-async def end(engine: Engine, request: GenerationRequest) -> Finished:
-    """Return the last event of one request."""
-    (finished,) = [event async for event in engine.submit(request) if isinstance(event, Finished)]
-    return finished
+async def read(engine: Engine, request: GenerationRequest) -> Stream:
+    """Read one answer to its end."""
+    arrivals: list[tuple[float, int]] = []
+    tokens: tuple[int, ...] = ()
+    async for event in engine.submit(request):
+        if isinstance(event, Delta):
+            arrivals.append((time.perf_counter(), len(event.token_ids)))
+        elif isinstance(event, Finished):
+            tokens = event.token_ids
+    return Stream(tokens, tuple(arrivals))
+
+
+def shared_rate(streams: Sequence[Stream]) -> float:
+    """Return the tokens a second while all streams decode: no prompt is read, and none has ended."""
+    begin = max(stream.arrivals[0][0] for stream in streams)
+    end = min(stream.arrivals[-1][0] for stream in streams)
+    decoded = sum(count for stream in streams for at, count in stream.arrivals if begin < at <= end)
+    return decoded / (end - begin)
 
 
 def main() -> None:
@@ -157,7 +183,8 @@ def main() -> None:
         segments = template.render_prompt(messages, now=datetime(2025, 1, 1, tzinfo=UTC))
         tokens = tokenizer.encode_segments(segments, add_bos=True)
         sampling = SamplingParams(temperature=work.temperature, seed=n)
-        return GenerationRequest(str(n), tuple(tokens), given.tokens, sampling, end_ids=tokenizer.end_ids)
+        ends = frozenset() if work.goes_on else tokenizer.end_ids
+        return GenerationRequest(str(n), tuple(tokens), given.tokens, sampling, end_ids=ends)
 
     print(f"{given.model}, {given.threads} threads, at most {given.tokens} tokens, {given.rounds} rounds")
     for work in WORKS:

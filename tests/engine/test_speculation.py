@@ -285,7 +285,10 @@ def test_times_are_learned_and_forgotten() -> None:
     assert 9.0 < times.ratio(1, 12) < 18.0
     assert times.ratio(2, 8) < 9.0
     times.observe(1, 8, 0.2)
-    assert times.ratio(1, 8) == pytest.approx(5.5)
+    assert times.ratio(1, 8) == pytest.approx(7.25)
+    # A step that was held up says little.
+    times.observe(1, 8, 50.0)
+    assert times.ratio(1, 8) == pytest.approx(7.25 + 7.25 / 8)
     for _ in range(REMEMBERED_STEPS):
         times.observe(1, 1, 0.1)
     assert times.ratio(1, 8) == guess

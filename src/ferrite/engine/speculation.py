@@ -23,6 +23,8 @@ ROW_COST = 0.2
 """What a row more is believed to cost, as a share of a step of one row, before that was measured."""
 MARGIN = 1.03
 """Tokens a second have to rise this much."""
+HELD_UP = 1.5
+"""What a step counts at most that took longer, as a multiple of what it took before: the machine was busy."""
 REMEMBERED_STEPS = 256
 """Steps after which a measured time is out of date; one that a busy machine made long is tried again then."""
 PAUSE_RATE = 0.015
@@ -69,9 +71,9 @@ class StepTimes:
             self._plain[sequences] = seconds if plain is None else plain + (seconds - plain) / 4
         elif plain:
             ratio = seconds / plain
-            if (known := self._ratios.get((sequences, rows))) is not None:
-                # A step can be held up, but never be too short.
-                ratio = known[0] + (ratio - known[0]) / (2 if ratio < known[0] else 8)
+            if (measured := self._ratios.get((sequences, rows))) is not None:
+                known = measured[0]
+                ratio = known + (min(ratio, HELD_UP * known) - known) / 4
             self._ratios[sequences, rows] = ratio, self._step
 
 
