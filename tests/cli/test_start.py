@@ -1,6 +1,8 @@
 """How ``ferrite-server`` begins: what it leaves out of its imports, and when garbage is collected."""
 
 import gc
+import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -18,6 +20,18 @@ def output(code: str, *arguments: str) -> str:
 def test_the_entry_point_runs_the_command() -> None:
     code = "from ferrite.cli.start import main; main()"
     assert output(code, "--version") == f"ferrite-server {version('ferrite-server')}\n"
+
+
+def test_numpy_starts_no_threads() -> None:
+    code = (
+        "import os, sys; from ferrite.cli.start import main; "
+        "os._exit = lambda status: sys.exit(f\"{'numpy' in sys.modules} {os.listdir('/proc/self/task')}\"); "
+        "main()"
+    )
+    command = [sys.executable, "-c", code, "--version"]
+    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert re.fullmatch(r"True \['\d+'\]\n", ended.stderr)
 
 
 def test_what_only_a_download_needs_is_not_imported() -> None:
