@@ -74,19 +74,38 @@ std::pair<nb::bytes, nb::bytes> pack_strings(const Bytes& file, int64_t count, i
   return {data, offsets};
 }
 
+nb::object new_text(std::string_view text) {
+  PyObject* made = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
 // Text `i` is what `data` holds from `offsets[i]` to `offsets[i + 1]`.
-nb::list unpack_texts(const nb::bytes& data, const Numbers& offsets) {
-  nb::list texts;
+template <typename Take>
+void each_text(const nb::bytes& data, const Numbers& offsets, Take take) {
   for (std::size_t index = 0; index + 1 < offsets.size(); ++index) {
     const uint32_t begin = offsets.data()[index], end = offsets.data()[index + 1];
-    if (begin > end || end > data.size())
-      throw std::invalid_argument("unpack_texts: a text is not inside the data");
-    PyObject* text =
-        PyUnicode_DecodeUTF8(data.c_str() + begin, static_cast<Py_ssize_t>(end - begin), nullptr);
-    if (text == nullptr) throw nb::python_error();
-    texts.append(nb::steal(text));
+    if (begin > end || end > data.size()) throw std::invalid_argument("a text is not inside the data");
+    take(std::string_view(data.c_str() + begin, end - begin));
   }
+}
+
+nb::list unpack_texts(const nb::bytes& data, const Numbers& offsets) {
+  nb::list texts;
+  each_text(data, offsets, [&](std::string_view text) { texts.append(new_text(text)); });
   return texts;
+}
+
+// Each text as the two around its only space.
+nb::list unpack_pairs(const nb::bytes& data, const Numbers& offsets) {
+  nb::list pairs;
+  each_text(data, offsets, [&](std::string_view text) {
+    const std::size_t space = text.find(' ');
+    if (space == text.npos || text.find(' ', space + 1) != text.npos)
+      throw std::invalid_argument("a text has no space or several");
+    pairs.append(nb::make_tuple(new_text(text.substr(0, space)), new_text(text.substr(space + 1))));
+  });
+  return pairs;
 }
 
 TextIds::Key random_key() {
@@ -127,6 +146,7 @@ void bind_gguf(nb::module_& m) {
   m.def("walk_strings", walk_strings, "file"_a, "count"_a, "offset"_a, "most"_a);
   m.def("pack_strings", pack_strings, "file"_a, "count"_a, "offset"_a);
   m.def("unpack_texts", unpack_texts, "data"_a, "offsets"_a);
+  m.def("unpack_pairs", unpack_pairs, "data"_a, "offsets"_a);
 
   nb::class_<TextIds>(m, "TextIds")
       .def(

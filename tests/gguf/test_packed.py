@@ -43,6 +43,20 @@ def test_texts_come_back_and_their_characters_are_counted(texts: list[str]) -> N
     assert np.diff(packed.character_offsets()).tolist() == list(map(len, texts))
 
 
+WORDS = st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), max_size=3)
+
+
+@given(st.lists(st.tuples(WORDS, WORDS), max_size=8))
+def test_pairs_are_cut_at_their_space(pairs: list[tuple[str, str]]) -> None:
+    assert PackedBytes.of(" ".join(pair).encode() for pair in pairs).pairs() == pairs
+
+
+@pytest.mark.parametrize("text", [b"", b"ab", b"a b ", b"  "])
+def test_what_is_no_pair_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match="no space or several"):
+        PackedBytes.of([b"a b", text]).pairs()
+
+
 def test_a_string_takes_its_bytes_and_four() -> None:
     packed = PackedBytes.of([b"abcdefgh"] * 1000)
     assert sys.getsizeof(packed.data) + packed.offsets.nbytes < 1000 * 12 + 100

@@ -1,9 +1,11 @@
 """Arrays of strings in a file: read one after another, never beyond its end, and found again."""
 
+from collections.abc import Callable
 from mmap import mmap
 from struct import pack
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,10 +103,13 @@ def test_text_that_is_not_utf_8_is_refused() -> None:
     assert caught.value.object == b"\xe6\x97"
 
 
-@pytest.mark.parametrize("offsets", [[0, 3], [0, 2, 1], [2, 1]])
-def test_texts_outside_the_data_are_refused(offsets: list[int]) -> None:
+@pytest.mark.parametrize("unpack", [_native.unpack_texts, _native.unpack_pairs])
+@pytest.mark.parametrize("offsets", [[0, 4], [0, 3, 2], [3, 2]])
+def test_texts_outside_the_data_are_refused(
+    unpack: Callable[[bytes, npt.NDArray[np.uint32]], object], offsets: list[int]
+) -> None:
     with pytest.raises(ValueError, match="not inside the data"):
-        _native.unpack_texts(b"ab", np.array(offsets, np.uint32))
+        unpack(b"a b", np.array(offsets, np.uint32))
 
 
 @pytest.mark.parametrize("offsets", [[], [0, 3], [0, 2, 1]])

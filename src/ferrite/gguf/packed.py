@@ -52,6 +52,13 @@ class PackedBytes(Sequence[bytes]):
         """Return all of them as text, if they are UTF-8: sooner than one by one."""
         return _native.unpack_texts(self.data, self.offsets)
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return each of them, if they are UTF-8, as the two texts around its space.
+
+        Raises ``ValueError`` where one has no space or several.
+        """
+        return _native.unpack_pairs(self.data, self.offsets)
+
     def lengths(self) -> Offsets:
         """Return how many bytes each has."""
         return np.diff(self.offsets)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer as MergeTokenizer
 from tokenizers.models import BPE
 
+from ferrite._native import TextIds
 from ferrite.gguf import PackedBytes
 from ferrite.gguf.errors import quoted
 from ferrite.tokenizer.errors import TokenizerError
@@ -101,13 +102,16 @@ def byte_level_pieces(texts: PackedBytes) -> PackedBytes:
 
 
 def _merge_model(pieces: dict[str, int], merges: PackedBytes, vocabulary: Vocabulary, rule: Rule) -> BPE:
-    wrong = np.nonzero(merges.counts(b" ") != 1)[0]
-    if len(wrong):
-        index = int(wrong[0])
-        raise TokenizerError(f"{MERGES}[{index}] is {quoted(merges[index].decode())}, expected two pieces")
-    # Of two equal merges the first counts; BPE would take the last.
-    parts = iter(" ".join(dict.fromkeys(merges.texts())).split(" ") if merges else ())
-    pairs = list(zip(parts, parts, strict=True))
+    try:
+        pairs = merges.pairs()
+    except ValueError:
+        index = next(index for index, merge in enumerate(merges) if merge.count(b" ") != 1)
+        raise TokenizerError(
+            f"{MERGES}[{index}] is {quoted(merges[index].decode())}, expected two pieces"
+        ) from None
+    if len(TextIds(merges.data, merges.offsets)) < len(merges):
+        # Of two equal merges the first counts; BPE would take the last.
+        pairs = list(dict.fromkeys(pairs))
     try:
         return BPE(pieces, pairs, ignore_merges=rule.whole_words)
     except Exception:
