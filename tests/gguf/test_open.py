@@ -47,7 +47,7 @@ def test_reads_what_the_gguf_package_writes(path: Path) -> None:
         assert file.metadata.string("general.architecture") == "llama"
         assert file.metadata.u32("llama.block_count") == 3
         assert file.metadata.strings("tokenizer.ggml.tokens") == ["a", "ü", "日本"]
-        assert file.metadata.numbers("tokenizer.ggml.scores") == [0.5, -1.0, 2.0]
+        assert file.metadata.numbers("tokenizer.ggml.scores").tolist() == [0.5, -1.0, 2.0]
         assert file.tensors["plain"].shape == (3, 2)
         assert file.tensors["quantised"].shape == (64, 5)
         assert file.tensors["quantised"].n_elements == 320

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from ferrite.gguf import GGUFError, PackedBytes
 from ferrite.tokenizer import Tokenizer, load_tokenizer
 from ferrite.tokenizer.bytelevel import BYTE_ALPHABET
@@ -38,11 +41,11 @@ class FakeMetadata:
     def packed_strings(self, key: str) -> PackedBytes:
         return packed(self._elements(key, str))
 
-    def integers(self, key: str) -> list[int]:
-        return self._elements(key, int)
+    def integers(self, key: str) -> npt.NDArray[np.integer]:
+        return np.array(self._elements(key, int), np.int64)
 
-    def numbers(self, key: str) -> list[float]:
-        return self._elements(key, float)
+    def numbers(self, key: str) -> npt.NDArray[np.floating]:
+        return np.array(self._elements(key, float), np.float64)
 
     def _value(self, key: str, kind: type[T]) -> T:
         value = self._values.get(key)

@@ -128,7 +128,7 @@ def pre_tokenizer(metadata: Metadata) -> str | None:
 def _kv_heads(metadata: Metadata, key: str, n_layers: int, n_heads: int) -> int:
     """Sum the KV heads over all layers; the key is absent, one number, or one per layer."""
     if key in metadata and metadata.entry(key).type is ValueType.ARRAY:
-        return sum(metadata.integers(key))
+        return sum(metadata.integers(key).tolist())
     return n_layers * metadata.u32(key, n_heads)
 
 

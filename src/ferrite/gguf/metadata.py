@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ferrite import _native
 from ferrite.gguf.errors import GGUFError, gguf_error, quoted
@@ -179,21 +180,20 @@ class Metadata:
             return default
         return self.packed_strings(key).texts()
 
-    def integers(self, key: str, default: Default | Required = REQUIRED) -> list[int] | Default:
-        """Return an array of integers of any one width."""
+    def integers(self, key: str, default: Default | Required = REQUIRED) -> npt.NDArray[np.integer] | Default:
+        """Return an array of integers, of the width that the file has."""
         if key not in self._entries and default is not REQUIRED:
             return default
         entry = self._array(key, INTEGER_TYPES, "integer")
-        values: list[int] = _fixed_array(self._buffer, entry.item_type, entry.count, entry.offset)
-        return values
+        # A view of the file would keep it open.
+        return _fixed_array(self._buffer, entry.item_type, entry.count, entry.offset).copy()
 
-    def numbers(self, key: str, default: Default | Required = REQUIRED) -> list[float] | Default:
-        """Return an array of floats of any one width."""
+    def numbers(self, key: str, default: Default | Required = REQUIRED) -> npt.NDArray[np.floating] | Default:
+        """Return an array of floats, of the width that the file has."""
         if key not in self._entries and default is not REQUIRED:
             return default
         entry = self._array(key, FLOAT_TYPES, "float")
-        values: list[float] = _fixed_array(self._buffer, entry.item_type, entry.count, entry.offset)
-        return values
+        return _fixed_array(self._buffer, entry.item_type, entry.count, entry.offset).copy()
 
     def _typed(self, key: str, types: Collection[ValueType], expected: str) -> MetadataEntry:
         entry = self.entry(key)
@@ -214,14 +214,13 @@ def _decode(buffer: mmap, value_type: ValueType, count: int, offset: int) -> tup
         texts, end = _raw_strings(buffer, count, offset)
         return [text.decode() for text in texts], end
     if value_type is not ValueType.ARRAY:
-        return _fixed_array(buffer, value_type, count, offset), offset + count * FIXED_STRUCTS[
-            value_type
-        ].size
+        values = _fixed_array(buffer, value_type, count, offset)
+        return values.tolist(), offset + values.nbytes
     arrays: list[Value] = []
     for _ in range(count):
         element_type, inner_count = ARRAY_HEAD.unpack_from(buffer, offset)
-        values, offset = _decode(buffer, ValueType(element_type), inner_count, offset + ARRAY_HEAD.size)
-        arrays.append(values)
+        inner, offset = _decode(buffer, ValueType(element_type), inner_count, offset + ARRAY_HEAD.size)
+        arrays.append(inner)
     return arrays, offset
 
 
@@ -249,6 +248,5 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _fixed_array(buffer: mmap, value_type: ValueType, count: int, offset: int) -> list[Any]:
-    values: list[Any] = np.frombuffer(buffer, "<" + FIXED_FORMATS[value_type], count, offset).tolist()
-    return values
+def _fixed_array(buffer: mmap, value_type: ValueType, count: int, offset: int) -> npt.NDArray[Any]:
+    return np.frombuffer(buffer, "<" + FIXED_FORMATS[value_type], count, offset)

@@ -7,11 +7,9 @@ Gemma's 262,144 tokens takes 3.5 s.
 
 import re
 from array import array
-from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from math import isfinite
-from operator import add, neg
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
@@ -48,16 +46,22 @@ class SentencePieceEncoder:
     """Merges by score; a character that is no token becomes its UTF-8 bytes."""
 
     def __init__(
-        self, vocabulary: Vocabulary, scores: Sequence[float], unknown_id: int | None, *, space_prefix: bool
+        self,
+        vocabulary: Vocabulary,
+        scores: npt.NDArray[np.floating],
+        unknown_id: int | None,
+        *,
+        space_prefix: bool,
     ) -> None:
         check_length(SCORES, len(scores), len(vocabulary.texts))
-        if not all(map(isfinite, scores)):
-            token = next(token for token, score in enumerate(scores) if not isfinite(score))
+        unusable = np.nonzero(~np.isfinite(scores))[0]
+        if len(unusable):
+            token = int(unusable[0])
             raise TokenizerError(f"{SCORES}[{token}] is {scores[token]}, expected a finite number")
         unmergeable = vocabulary.ids_of_kind(UNMERGEABLE_KINDS)
         self._pieces = vocabulary.ids.without(unmergeable)
         # Not a list: as many float objects would take 6 MB of Gemma's memory.
-        self._costs = array("d", map(neg, scores))
+        self._costs = array("d", (-scores.astype(np.float64)).tobytes())
         self._byte_ids = _byte_ids(vocabulary, unknown_id)
         self._prefix = SPACE if space_prefix else ""
         self._borders = _word_borders(vocabulary.texts.replaced(dict.fromkeys(unmergeable.tolist(), b"")))

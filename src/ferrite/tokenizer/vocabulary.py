@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import compress
 from typing import Protocol
 
 import numpy as np
@@ -81,10 +80,10 @@ class TokenizerMetadata(Protocol):
     def packed_strings(self, key: str, /) -> PackedBytes:
         """Return an array of texts, which are UTF-8."""
 
-    def integers(self, key: str, /) -> list[int]:
+    def integers(self, key: str, /) -> npt.NDArray[np.integer]:
         """Return an array of integers."""
 
-    def numbers(self, key: str, /) -> list[float]:
+    def numbers(self, key: str, /) -> npt.NDArray[np.floating]:
         """Return an array of floats."""
 
 
@@ -133,18 +132,18 @@ def _load_kinds(metadata: TokenizerMetadata, texts: PackedBytes, ids: TextIds) -
         return bytes([TokenKind.NORMAL]) * len(texts)
     kinds = metadata.integers(KINDS)
     check_length(KINDS, len(kinds), len(texts))
-    unknown = set(kinds).difference(TokenKind)
-    if unknown:
-        token = next(token for token, kind in enumerate(kinds) if kind in unknown)
+    unknown = np.nonzero(~np.isin(kinds, list(TokenKind)))[0]
+    if len(unknown):
+        token = int(unknown[0])
         raise TokenizerError(f"{KINDS}[{token}] is {kinds[token]}, expected 0 to {max(TokenKind)}")
-    for token in compress(range(len(kinds)), map(TokenKind.BYTE.__eq__, kinds)):
+    for token in np.nonzero(kinds == TokenKind.BYTE)[0].tolist():
         text = texts[token].decode()
         if not BYTE_TOKEN.fullmatch(text):
             raise TokenizerError(f"{TOKENS}[{token}] is a byte token but reads {quoted(text)}")
     for text in filter(ids.__contains__, TURN_TERMINATORS):
         if kinds[ids[text]] == TokenKind.USER_DEFINED:
             kinds[ids[text]] = TokenKind.CONTROL
-    return bytes(kinds)
+    return kinds.astype(np.uint8).tobytes()
 
 
 def check_length(key: str, length: int, n_tokens: int) -> None:
