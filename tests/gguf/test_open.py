@@ -108,6 +108,22 @@ def test_data_is_a_read_only_view_that_outlives_close(path: Path) -> None:
     assert bytes(view) == content
 
 
+def test_pages_that_were_read_are_dropped_and_read_again(path: Path) -> None:
+    data = bytes(range(256)) * 4096
+    path.write_bytes(bytes(Build([], [Tensor("t", (512, 512))], data)))
+
+    def resident_kib() -> int:
+        _, _, mapping = Path("/proc/self/smaps").read_text().rpartition(str(path))
+        return int(mapping.partition("Rss:")[2].split()[0])
+
+    with open_gguf(path) as file:
+        assert bytes(file.data("t")) == data
+        assert resident_kib() >= 1024
+        file.drop_pages()
+        assert resident_kib() == 0
+        assert bytes(file.data("t")) == data
+
+
 def test_a_missing_tensor_is_named(path: Path) -> None:
     path.write_bytes(bytes(Build()))
     with open_gguf(path) as file:

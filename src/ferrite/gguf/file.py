@@ -5,7 +5,7 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
@@ -55,6 +55,11 @@ class GGUFFile:
         """Return a read-only view of the ``n_bytes`` of a tensor inside the mapping."""
         info = self.tensor(name)
         return memoryview(self._maps[info.shard])[info.offset : info.offset + info.n_bytes]
+
+    def drop_pages(self) -> None:
+        """Let go of the memory that holds what was read of the files; what is needed again is read again."""
+        for shard in self._maps:
+            shard.madvise(MADV_DONTNEED)
 
     def close(self) -> None:
         """Unmap the shards; one that still has views in use is unmapped when the last of them goes."""

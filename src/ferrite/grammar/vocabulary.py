@@ -44,12 +44,14 @@ def build_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     if not tokenizer.end_ids:
         raise ValueError("the model has no token that ends a generation, so no grammar can end one")
     tokens = tokenizer.pieces
+    # Before the tree, on top of which its passing arrays would come.
+    nesting = NestingLimit(tokens)
     source = _TokenBytes(tokenizer)
     wrapper = TokenizerWrapper(source)
     tree = LLTokenizer(wrapper, eos_token=sorted(tokenizer.end_ids), slices=list(SLICES))
     # The tree has a copy of them, and keeps the wrapper.
     wrapper.tokens = source.tokens = ()
-    return Vocabulary(tree, tokens, tokenizer.end_ids, NestingLimit(tokens))
+    return Vocabulary(tree, tokens, tokenizer.end_ids, nesting)
 
 
 class _TokenBytes:
