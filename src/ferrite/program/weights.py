@@ -45,9 +45,10 @@ def load_weights(file: GGUFFile, program: Program, *, threads: int) -> LoadedWei
     Raises ``GGUFError`` naming the tensor whose type is not supported.
     """
     names = matrix_names(program)
-    packed = _native.Weight.pack_mapped([_matrix(file, name) for name in names], _native.Team(threads))
     vectors = {name: _read_vector(file, name) for name in vector_names(program)}
-    # Behind the packing only its own pages are dropped, but the system maps those around them, too: 20 MB.
+    # The system maps up to 2 MiB around each page that is read, 20 MB for the vectors of a small model.
+    file.drop_pages()
+    packed = _native.Weight.pack_mapped([_matrix(file, name) for name in names], _native.Team(threads))
     file.drop_pages()
     return LoadedWeights(dict(zip(names, packed, strict=True)), vectors)
 
