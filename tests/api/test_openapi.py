@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from msgspec import inspect
 from starlette.routing import Route
 
-from ferrite.api import ServerConfig, ServerState
+from ferrite.api import ServerConfig, ServerState, openapi
 from ferrite.api.app import build_app
 from ferrite.api.errors import ApiError
 from ferrite.api.fields import CHAT_FIELDS, COMPLETION_FIELDS, RESPONSE_FIELDS, Field, Support, check_fields
@@ -49,6 +49,20 @@ def server() -> Iterator[Running]:
 def http(server: Running) -> Iterator[httpx.Client]:
     with server.client() as client:
         yield client
+
+
+def test_the_document_is_made_once_and_not_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ServerConfig] = []
+
+    def noted(config: ServerConfig, vocab_size: int | None) -> dict[str, Any]:
+        made.append(config)
+        return document(config, vocab_size)
+
+    monkeypatch.setattr(openapi, "document", noted)
+    with spelling_server() as running, running.client() as client:
+        assert not made
+        assert client.get("/openapi.json").json() == client.get("/openapi.json").json()
+        assert len(made) == 1
 
 
 @pytest.fixture(scope="module")

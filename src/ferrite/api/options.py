@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,6 +212,9 @@ def _parsed(spec: Option, raw: object, source: str) -> Any:
 
 
 def _read_toml(file: Path, options: Mapping[str, Option]) -> dict[str, object]:
+    # Imported here: most servers start without a file.
+    import tomllib
+
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
