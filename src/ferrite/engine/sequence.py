@@ -139,8 +139,9 @@ class Sequence:
 
     def advance(self, rows: int) -> None:
         """Note that the KV of ``rows`` more positions is in the store."""
-        if not 0 < rows <= self.pending:
-            raise ValueError(f"{rows} rows computed, {self.pending} pending")
+        pending = len(self.tokens) - self.computed
+        if not 0 < rows <= pending:
+            raise ValueError(f"{rows} rows computed, {pending} pending")
         self.computed += rows
         if self.scorer is not None:
             for found in self.scorer.logprobs:
@@ -168,10 +169,11 @@ class Sequence:
             constraint.accept(token)
             complete = ended or constraint.is_complete
         text = "" if token in request.end_ids else self.text.push(token)
-        exhausted = self.total - self.prompt_length >= request.max_tokens
+        total = len(self.tokens)
+        exhausted = total - self.prompt_length >= request.max_tokens
         if not complete and not exhausted and self.text.stop is None:
-            return self._delta(text, self.total) if text else None
-        return self._end(text, self.total - 1 if ended else self.total, "stop" if complete else "length")
+            return self._delta(text, total) if text else None
+        return self._end(text, total - 1 if ended else total, "stop" if complete else "length")
 
     def scores(self) -> tuple[TokenLogprob | None, ...] | None:
         """Return how likely the prompt's tokens were, once all are evaluated; None unless asked for.

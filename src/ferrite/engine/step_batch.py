@@ -35,9 +35,9 @@ def build_step_batch(plan: StepPlan, sampled: Rows[Sequence]) -> StepBatch:
         token_ids=array("i", token_ids),
         positions=array("i", positions),
         sequences=array("i", sequences),
-        block_tables=tuple(chunk.sequence.table.array for chunk in plan.chunks),
+        block_tables=tuple([chunk.sequence.table.array for chunk in plan.chunks]),
         sample_rows=array("i", sample_rows),
-        samplers=tuple(sequence.sampler for sequence in sampled),
+        samplers=tuple([sequence.sampler for sequence in sampled]),
         scored=scored,
         drafted=drafted if any(drafted) else (),
     )

@@ -41,7 +41,7 @@ class PackedBytes(Sequence[bytes]):
     def __getitem__(self, index: int | slice, /) -> bytes | list[bytes]:
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
-        place = range(len(self))[index]
+        place = range(len(self._bounds) - 1)[index]
         return self.data[self._bounds[place] : self._bounds[place + 1]]
 
     def __iter__(self) -> Iterator[bytes]:

@@ -121,7 +121,7 @@ class Tokenizer:
         return next(written, None) == self.bos_id
 
     def _checked(self, token: int) -> int:
-        if not 0 <= token < len(self.vocabulary.texts):
+        if not 0 <= token < len(self.vocabulary.kinds):
             raise TokenizerError(f"token id {token} is not in 0 to {self.vocab_size - 1}")
         return token
 
