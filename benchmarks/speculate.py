@@ -157,6 +157,8 @@ def shared_rate(streams: Sequence[Stream]) -> float:
     """Return the tokens a second while all streams decode: no prompt is read, and none has ended."""
     begin = max(stream.arrivals[0][0] for stream in streams)
     end = min(stream.arrivals[-1][0] for stream in streams)
+    if end <= begin:
+        raise SystemExit("an answer ended before another one began: there is no rate of all")
     decoded = sum(count for stream in streams for at, count in stream.arrivals if begin < at <= end)
     return decoded / (end - begin)
 
