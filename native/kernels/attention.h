@@ -186,6 +186,8 @@ template <class S, int Count>
 template <class S, int M>
 void softmax_rows(float* scores, const Slots* sees, int64_t count, float* max, float* total,
                   CellFetch& fetch) {
+  // Of 64 bytes each, before each 64 weights of a whole partition of M rows; rounded up, none is left over.
+  constexpr int64_t kLines = (kSoftmaxFetch / kPartition + M - 1) / M;
   Wide<S> lanes[M];
   for (int64_t m = 0; m < count; ++m) {
     float* row = scores + m * kScoreStride;
@@ -206,7 +208,7 @@ void softmax_rows(float* scores, const Slots* sees, int64_t count, float* max, f
     const typename S::F most = S::set1(max[m]);
     int64_t i = sees[m].begin / 16 * 16;
     for (; i + 64 <= last; i += 64) {
-      fetch.lines(kSoftmaxFetch / kPartition / M);
+      fetch.lines(kLines);
       weigh<S, 64>(row + i, most, lanes[m]);
     }
     for (; i < last; i += 16) weigh<S, 16>(row + i, most, lanes[m]);
